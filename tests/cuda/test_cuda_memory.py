@@ -1,6 +1,7 @@
 """Weights stay on an emulated GPU between epochs, and come back whenever somebody looks."""
 
 import traceback
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,9 +13,8 @@ from test_resume import Killed, Killing, assert_same, learned
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender, backends
 from freqfm.backbones import LightGCN
-from freqfm.backends.base import FMWeights
 from freqfm.backends.cuda.backend import CUDABackend
-from freqfm.backends.cuda.memory import DeviceTrainer, Mirror
+from freqfm.backends.cuda.memory import DeviceTrainer
 from freqfm.callbacks import resume
 from freqfm.exceptions import DivergenceError
 
@@ -254,11 +254,19 @@ def test_a_resumed_fit_has_the_best_epoch(fit_on, tmp_path, name):
         assert_same_learned(resume(path).fit(*data, **options), expected)
 
 
+class Arrays(NamedTuple):
+    """Arrays of a model."""
+
+    intercept: np.ndarray
+    linear: np.ndarray
+    factors: np.ndarray
+
+
 def mirror(*arrays):
-    """Return a Mirror that holds arrays, and the copies of these."""
-    found = Mirror(EmulatedDevice())
-    copies = found.add(FMWeights(*arrays))
-    found.push()
+    """Return a trainer that holds arrays, and the copies of these."""
+    found = DeviceTrainer(EmulatedDevice())
+    copies = found.add(Arrays(*arrays))
+    found.hold()
     return found, copies
 
 
@@ -299,13 +307,13 @@ def test_other_arrays_are_part_of_a_snapshot():
     trainer = DeviceTrainer(EmulatedDevice())
     empty = np.zeros(0, dtype=np.float32)
     with trainer:
-        copies = trainer._mirror.add(FMWeights(empty, empty, held))
+        copies = trainer.add(Arrays(empty, empty, held))
         snapshot = trainer.snapshot([held, other])
         for value in (1, 2):
             snapshot.save()
-            trainer._mirror.push()
+            trainer.hold()
             copies.factors[...] = other[:] = value + 1
-            trainer._mirror.changed()
+            trainer.changed()
         assert_array_equal(snapshot.copies()[0], np.full((5, 3), 2.0))
         assert (other == 3).all()
         snapshot.restore()

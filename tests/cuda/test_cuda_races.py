@@ -9,7 +9,6 @@ from test_cuda_ptx import CASES
 
 from freqfm import backends
 from freqfm._numba.jit import inlined
-from freqfm.backends.cuda import occurrences
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.fm import batch as fm
 from freqfm.backends.cuda.fm import trainer as fm_trainer
@@ -60,7 +59,7 @@ def test_races_are_found(phase, is_race):
 @pytest.mark.parametrize("case", NAMES)
 def test_phases_have_no_races(monkeypatch, case):
     # So that some tokens have several pieces.
-    for module in (fm, fm_trainer, occurrences):
+    for module in (fm, fm_trainer):
         monkeypatch.setattr(module, "WINDOW", 8)
     device = RacingDevice()
     monkeypatch.setattr(backends, "_cuda", lambda number: CUDABackend(device))

@@ -19,13 +19,11 @@ How the parts fit:
 ``kernel_files``
     Compiled kernels on disk.
 ``memory``
-    ``Mirror``: arrays of a model and their copies on the GPU, which ``DeviceTrainer`` keeps there
-    while its context is open; rules in float32.
-``occurrences``
-    The tokens of all batches of an epoch, sorted; sums in that order are the same for any grid.
+    ``DeviceTrainer`` keeps arrays of a model on the GPU while its context is open; rules in
+    float32; sums of long arrays.
 ``fm``
-    ``scores`` and ``batch``: phases of factorization machines, plain or with tables of several
-    ranks; ``trainer``: what runs them.
+    ``occurrences``: the tokens of all batches of an epoch, sorted. ``scores`` and ``batch``: phases
+    of factorization machines, plain or with tables of several ranks. ``trainer``: what runs them.
 ``steps``
     Steps of the weights of one row, which tokens of machines and rows of tables share.
 ``columns``

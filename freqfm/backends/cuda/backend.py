@@ -7,8 +7,6 @@ from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
 from freqfm.backends.cuda.topk import top_k
 from freqfm.backends.cuda.vae.trainer import CUDAAutoencoderTrainer
 
-__all__ = ["CUDABackend"]
-
 
 def _cpu_only(what):
     """Return a method that raises: an operation that the GPU does not have."""

@@ -12,8 +12,6 @@ from freqfm.backends.cuda.ranking.alignment import Alignment
 from freqfm.backends.cuda.ranking.batches import ItemKeys, RankingCall
 from freqfm.backends.cuda.ranking.softmax import Softmax
 
-__all__ = ["kind_of", "with_constants"]
-
 _CONSTANTS = {
     UpdateRule: {
         "step_code",

@@ -11,8 +11,6 @@ from freqfm._numba.jit import announce, fingerprint_of, translated
 from freqfm.backends.cuda import kernel_files, products, team
 from freqfm.backends.cuda.constants import kind_of, with_constants
 
-__all__ = ["Device", "kernel_of", "open_problem"]
-
 # Most threads of a block, of which several groups share one, and most registers of a thread: with
 # these one block fills a multiprocessor. Barriers are faster with few blocks.
 _BLOCK, _SMALLEST_BLOCK, _MOST_REGISTERS = 512, 128, 128

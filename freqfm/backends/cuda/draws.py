@@ -13,9 +13,8 @@ from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.team import group_max, last_of_lanes, prefix_sum, synchronize_group
 from freqfm.formulas.cells import cell_logit
 from freqfm.formulas.rng import random_bits, uniform
+from freqfm.formulas.search import first_above
 from freqfm.formulas.special import exp_of_minus
-
-__all__ = ["Cells", "DrawScratch", "cells_on", "draw_from_cells", "draw_scratch", "log_q_of_item"]
 
 # The largest weight of a cell.
 _UNIT = np.float32(1 << 30)
@@ -118,19 +117,6 @@ def _sum_weights(team, largest, numbers, first, sums):
 
 
 @inlined
-def _find(sums, at):
-    """Return the first cell whose sum is above ``at``."""
-    begin, end = 0, sums.shape[0]
-    while end - begin > 1:
-        middle = (begin + end) >> 1
-        if sums[middle - 1] <= at:
-            begin = middle
-        else:
-            end = middle
-    return begin
-
-
-@inlined
 def log_q_of_item(cells, k, numbers, log_total):
     """Return log(n_items Q(k | query)), given the scores of codewords by the query."""
     static = cells.log_q[k] if cells.log_q.shape[0] > 0 else ZERO
@@ -151,7 +137,8 @@ def draw_from_cells(team, cells, queries, r, key, scratch):
     log_total = largest + log_sum - cells.log_n_items
     synchronize_group(team)
     for j in range(team.lane, scratch.ids.shape[1], team.n_lanes):
-        cell = _find(sums, np.int64(_below(random_bits(key, 3 * j), np.uint64(total))))
+        position = np.int64(_below(random_bits(key, 3 * j), np.uint64(total)))
+        cell = first_above(sums, 0, sums.shape[0] - 1, position)
         begin = cells.cell_starts[cell]
         size = np.uint64(cells.cell_starts[cell + 1] - begin)
         at = begin + np.int64(_below(random_bits(key, 3 * j + 1), size))

@@ -10,8 +10,6 @@ from importlib import metadata
 from freqfm._numba import code_files
 from freqfm._numba.jit import cache_directory
 
-__all__ = ["load", "name_of", "save"]
-
 
 def name_of(phases, kind, target):
     """Return the name of a kernel's file, or None if there is no folder for it.

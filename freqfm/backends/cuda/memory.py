@@ -69,8 +69,71 @@ class _Part:
         self.here, self.there = True, False
 
 
-class Mirror:
-    """Arrays of the caller and their copies in a GPU's memory, float32.
+def _overlaps(array, others):
+    """Return whether an array shares memory with any of others."""
+    return any(np.may_share_memory(array, other) for other in others)
+
+
+class DeviceSnapshot:
+    """Copies of what a DeviceTrainer holds in the GPU's memory, and of other arrays of the caller.
+
+    Before the first epoch all arrays are the caller's.
+
+    Parameters
+    ----------
+    trainer : DeviceTrainer
+    arrays : list of ndarray
+    """
+
+    def __init__(self, trainer, arrays):
+        self._trainer, self._arrays = trainer, arrays
+        self._here, self._there = None, []
+
+    def save(self):
+        """Copy the arrays."""
+        trainer = self._trainer
+        if trainer.is_held and not self._there:
+            parts, device = trainer.parts, trainer.device
+            self._there = [(part, device.empty(part.copy.shape, np.float32)) for part in parts]
+            held = [part.array for part in parts]
+            self._here = Snapshot([array for array in self._arrays if not _overlaps(array, held)])
+        elif self._here is None:
+            self._here = Snapshot(self._arrays)
+        for part, copy in self._there:
+            trainer.device.copy(part.copy, copy)
+        self._here.save()
+
+    def restore(self):
+        """Write the copies back."""
+        if not self._there:
+            self._trainer.release()
+        for part, copy in self._there:
+            self._trainer.device.copy(copy, part.copy)
+            part.here = False
+        self._here.restore()
+
+    def copies(self):
+        """Return the copies, as NumPy arrays."""
+        if not self._there:
+            return self._here.copies()
+        # The caller's arrays have the shapes that are wanted.
+        now = Snapshot(self._arrays)
+        now.save()
+        for part, copy in self._there:
+            self._trainer.device.to_host(copy, part.array)
+        self._here.restore()
+        found = [array.copy() for array in self._arrays]
+        now.restore()
+        return found
+
+    def load(self, copies):
+        """Take over copies that another snapshot has returned, before the first epoch."""
+        self._here = Snapshot(self._arrays)
+        self._here.load(copies)
+
+
+class DeviceTrainer(Trainer):
+    """A trainer that keeps the caller's arrays in a GPU's memory while its context is open.
 
     The copies are written before the first epoch, and read when they are asked for.
 
@@ -80,6 +143,7 @@ class Mirror:
 
     Attributes
     ----------
+    device : Device
     parts : list of _Part
     is_held : bool
         Whether the copies are those that count, and the caller's arrays may be out of date.
@@ -87,6 +151,10 @@ class Mirror:
 
     def __init__(self, device):
         self.device, self.parts, self.is_held = device, [], False
+
+    def __exit__(self, *exception):
+        self.pull()
+        self.release()
 
     def add(self, arrays):
         """Return copies of arrays, without values yet.
@@ -105,22 +173,22 @@ class Mirror:
         self.parts += [_Part(array, copy) for array, copy in pairs if array.size]
         return type(arrays)(*copies)
 
-    def push(self):
+    def hold(self):
         """Write the copies that are not up to date, before an epoch."""
         for part in self.parts:
             if not part.there:
-                self._push(part)
+                self._write(part)
         self.is_held = True
 
-    def _push(self, part):
+    def _write(self, part):
         self.device.write(part.array, part.copy)
         part.here = part.there = True
 
-    def written(self, arrays):
-        """Write the copies of arrays that the caller has written to."""
+    def push(self, arrays):
+        """Take over arrays that the caller has written to, see ``Trainer``."""
         for part in self.parts:
             if self.is_held and _overlaps(part.array, arrays):
-                self._push(part)
+                self._write(part)
 
     def changed(self):
         """Remember that an epoch has changed the copies."""
@@ -128,7 +196,7 @@ class Mirror:
             part.here = False
 
     def pull(self, arrays=None):
-        """Bring some of the caller's arrays up to date; None is all."""
+        """Bring some of the caller's arrays up to date, see ``Trainer``."""
         for part in self._out_of_date(arrays):
             self.device.to_host(part.copy, part.array)
             part.here = True
@@ -152,108 +220,17 @@ class Mirror:
         self.release()
         self.parts.clear()
 
+    def snapshot(self, arrays):
+        """Return a snapshot of arrays, see ``Trainer``."""
+        return DeviceSnapshot(self, arrays)
+
     def largest(self, arrays):
-        """Return the largest absolute value in arrays of the caller; NaN or infinity for NaN."""
+        """Return the largest absolute value in arrays, see ``Trainer``."""
         found = [np.abs(array).max() for array in arrays if not self._out_of_date([array])]
         for part in self._out_of_date(arrays):
             numbers = part.copy.reshape(part.array.size)
             found.append(_reduced(self.device, _LARGEST, numbers, np.float32).max())
         return np.max(found)
-
-
-def _overlaps(array, others):
-    """Return whether an array shares memory with any of others."""
-    return any(np.may_share_memory(array, other) for other in others)
-
-
-class DeviceSnapshot:
-    """Copies of what a Mirror holds in the GPU's memory, and of other arrays of the caller.
-
-    Before the first epoch all arrays are the caller's.
-
-    Parameters
-    ----------
-    mirror : Mirror
-    arrays : list of ndarray
-    """
-
-    def __init__(self, mirror, arrays):
-        self._mirror, self._arrays = mirror, arrays
-        self._here, self._there = None, []
-
-    def save(self):
-        """Copy the arrays."""
-        mirror = self._mirror
-        if mirror.is_held and not self._there:
-            parts, device = mirror.parts, mirror.device
-            self._there = [(part, device.empty(part.copy.shape, np.float32)) for part in parts]
-            held = [part.array for part in parts]
-            self._here = Snapshot([array for array in self._arrays if not _overlaps(array, held)])
-        elif self._here is None:
-            self._here = Snapshot(self._arrays)
-        for part, copy in self._there:
-            mirror.device.copy(part.copy, copy)
-        self._here.save()
-
-    def restore(self):
-        """Write the copies back."""
-        if not self._there:
-            self._mirror.release()
-        for part, copy in self._there:
-            self._mirror.device.copy(copy, part.copy)
-            part.here = False
-        self._here.restore()
-
-    def copies(self):
-        """Return the copies, as NumPy arrays."""
-        if not self._there:
-            return self._here.copies()
-        # The caller's arrays have the shapes that are wanted.
-        now = Snapshot(self._arrays)
-        now.save()
-        for part, copy in self._there:
-            self._mirror.device.to_host(copy, part.array)
-        self._here.restore()
-        found = [array.copy() for array in self._arrays]
-        now.restore()
-        return found
-
-    def load(self, copies):
-        """Take over copies that another snapshot has returned, before the first epoch."""
-        self._here = Snapshot(self._arrays)
-        self._here.load(copies)
-
-
-class DeviceTrainer(Trainer):
-    """A trainer that keeps the caller's arrays in a GPU's memory while its context is open.
-
-    Parameters
-    ----------
-    device : Device
-    """
-
-    def __init__(self, device):
-        self._mirror = Mirror(device)
-
-    def __exit__(self, *exception):
-        self._mirror.pull()
-        self._mirror.release()
-
-    def pull(self, arrays=None):
-        """Bring some of the caller's arrays up to date, see ``Trainer``."""
-        self._mirror.pull(arrays)
-
-    def push(self, arrays):
-        """Take over arrays that the caller has written to, see ``Trainer``."""
-        self._mirror.written(arrays)
-
-    def snapshot(self, arrays):
-        """Return a snapshot of arrays, see ``Trainer``."""
-        return DeviceSnapshot(self._mirror, arrays)
-
-    def largest(self, arrays):
-        """Return the largest absolute value in arrays, see ``Trainer``."""
-        return self._mirror.largest(arrays)
 
 
 def lanes_for(width, of_lane=1):

@@ -10,22 +10,6 @@ import numpy as np
 from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.cuda.columns import FOUR_ZEROS, read, times
 
-__all__ = [
-    "arrangement",
-    "most_parts",
-    "multiply_tile",
-    "multiply_tile_of_rows",
-    "n_tiles",
-    "of_row",
-    "parts_of",
-    "product_in_parts",
-    "product_of_rows",
-    "product_of_rows_in_parts",
-    "readable",
-    "span_of_part",
-    "sum_of_parts",
-]
-
 # Rows and columns of a thread, and most threads of a group side by side.
 _TALL, _WIDE, _ABREAST = 8, 4, 8
 

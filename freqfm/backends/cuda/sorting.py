@@ -1,7 +1,7 @@
-"""What the batches of a call move: occurrences of rows, sorted by batch and then by row.
+"""Sorting on a GPU: a stable radix sort by integer keys, 8 bits at a time.
 
-All that a batch says of a row of a table stands together then, in a fixed order, and one group sums
-it and moves the row.
+By it stands together what the batches of a call say of a row of a table, in a fixed order; one
+group sums it and moves the row. The result is the same for any grid, and so are sums in its order.
 """
 
 from typing import NamedTuple
@@ -9,13 +9,31 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import inlined
-from freqfm.backends.cuda.occurrences import DIGIT_BITS, DIGITS, PASS, Occurrences, Sorting
-from freqfm.backends.cuda.team import worker
+from freqfm.backends.cuda.team import (
+    add_at,
+    last_of_lanes,
+    place_among_equals,
+    prefix_sum,
+    synchronize_group,
+    worker,
+)
 
-__all__ = ["KeySort", "Touched", "batch_of_occurrence"]
+_DIGIT_BITS = 8
+_DIGITS = 1 << _DIGIT_BITS
 
 # The sort takes at most so many chunks of entries at once, and chunks of at least so many.
 _CHUNKS, _SHORTEST_CHUNK = 2048, 256
+
+
+class Sorting(NamedTuple):
+    """What a pass of the sort needs."""
+
+    keys: np.ndarray  #: (n,), integers
+    shift: int  #: which digit of the key a pass sorts by
+    source: np.ndarray  #: (n,), int32, the entries in the order before a pass
+    sorted: np.ndarray  #: (n,), int32, and after it
+    counts: np.ndarray  #: (_DIGITS, n_chunks), int32, entries of a chunk that have a digit
+    totals: np.ndarray  #: (_DIGITS,), int32
 
 
 class Touched(NamedTuple):
@@ -34,16 +52,84 @@ class _Collection(NamedTuple):
 
 
 @inlined
-def batch_of_occurrence(starts, e):
-    """Return the batch of occurrence ``e``; some batches may be empty."""
-    begin, end = 0, starts.shape[0] - 1
-    while end - begin > 1:
-        middle = (begin + end) >> 1
-        if starts[middle] <= e:
-            begin = middle
-        else:
-            end = middle
-    return begin
+def _chunk(sorting, c):
+    """Return where chunk ``c`` of the entries begins and ends."""
+    n, n_chunks = sorting.source.shape[0], sorting.counts.shape[1]
+    length = (n + n_chunks - 1) // n_chunks
+    return min(c * length, n), min((c + 1) * length, n)
+
+
+@inlined
+def _digit_of(sorting, entry):
+    return (np.int64(sorting.keys[entry]) >> sorting.shift) & (_DIGITS - 1)
+
+
+@inlined
+def clear_counts(team, b, sorting):
+    """Begin a pass: no entry has been counted."""
+    thread, n_threads = worker(team)
+    n_chunks = sorting.counts.shape[1]
+    for i in range(thread, _DIGITS * n_chunks, n_threads):
+        sorting.counts[i // n_chunks, i % n_chunks] = 0
+
+
+@inlined
+def count_digits(team, b, sorting):
+    """Count the digits of each chunk."""
+    for c in range(team.rank, sorting.counts.shape[1], team.size):
+        begin, end = _chunk(sorting, c)
+        for e in range(begin + team.lane, end, team.n_lanes):
+            add_at(sorting.counts, (_digit_of(sorting, sorting.source[e]), c), 1)
+
+
+@inlined
+def sum_chunks(team, b, sorting):
+    """Turn the counts of each digit into sums over the chunks before."""
+    n_chunks = sorting.counts.shape[1]
+    for digit in range(team.rank, _DIGITS, team.size):
+        before = 0
+        for start in range(0, n_chunks, team.n_lanes):
+            c = start + team.lane
+            count = sorting.counts[digit, c] if c < n_chunks else 0
+            up_to = prefix_sum(team, count)
+            if c < n_chunks:
+                sorting.counts[digit, c] = before + up_to - count
+            before += last_of_lanes(team, up_to)
+        if team.lane == 0:
+            sorting.totals[digit] = before
+
+
+@inlined
+def sum_digits(team, b, sorting):
+    """Turn the totals of digits into sums over the digits before."""
+    if team.rank != 0:
+        return
+    before = 0
+    for start in range(0, _DIGITS, team.n_lanes):
+        count = sorting.totals[start + team.lane]
+        up_to = prefix_sum(team, count)
+        sorting.totals[start + team.lane] = before + up_to - count
+        before += last_of_lanes(team, up_to)
+
+
+@inlined
+def distribute(team, b, sorting):
+    """Write each entry behind those with a smaller digit, or with the same and before it."""
+    for c in range(team.rank, sorting.counts.shape[1], team.size):
+        begin, end = _chunk(sorting, c)
+        for start in range(begin, end, team.n_lanes):
+            e = start + team.lane
+            entry = sorting.source[min(e, end - 1)]
+            digit = _digit_of(sorting, entry) if e < end else _DIGITS
+            before, n_equal = place_among_equals(team, digit)
+            first = 0
+            if e < end:
+                first = sorting.counts[digit, c]
+                sorting.sorted[sorting.totals[digit] + first + before] = entry
+            synchronize_group(team)
+            if e < end and before == 0:
+                sorting.counts[digit, c] = first + n_equal
+            synchronize_group(team)
 
 
 @inlined
@@ -57,7 +143,42 @@ def _collect(team, b, args):
         args.out.sources[e] = np.int32(at - args.out.starts[key // args.n_rows])
 
 
+_PASS = (clear_counts, count_digits, sum_chunks, sum_digits, distribute)
 _COLLECT = (_collect,)
+
+
+class RadixSort:
+    """Sorts entries by integer keys; its memory grows with the largest call.
+
+    Parameters
+    ----------
+    device : Device
+    """
+
+    def __init__(self, device):
+        self._device, self._capacity = device, -1
+
+    def _reserve(self, n):
+        if n <= self._capacity:
+            return
+        device, self._capacity = self._device, n
+        self._identity = device.to_device(np.arange(n, dtype=np.int32))
+        self._buffers = [device.empty(n, np.int32) for _ in range(2)]
+        n_chunks = max(1, min(_CHUNKS, n // _SHORTEST_CHUNK))
+        self._counts = device.empty((_DIGITS, n_chunks), np.int32)
+        self._totals = device.empty(_DIGITS, np.int32)
+
+    def order(self, keys, n_keys):
+        """Return entries in the order of their keys, which are below ``n_keys``."""
+        n = keys.shape[0]
+        self._reserve(n)
+        order = self._identity[:n]
+        for number in range(-(-(n_keys - 1).bit_length() // _DIGIT_BITS)):
+            after = self._buffers[number % 2][:n]
+            sorting = Sorting(keys, number * _DIGIT_BITS, order, after, self._counts, self._totals)
+            self._device.run(_PASS, sorting, 32, self._counts.shape[1])
+            order = after
+        return order
 
 
 class KeySort:
@@ -72,19 +193,7 @@ class KeySort:
 
     def __init__(self, device, n_rows):
         self._device, self._n_rows = device, n_rows
-        self._capacity = 0
-
-    def _reserve(self, n):
-        if n <= self._capacity:
-            return
-        device, self._capacity = self._device, n
-        self._identity = device.to_device(np.arange(n, dtype=np.int32))
-        self._buffers = [device.empty(n, np.int32) for _ in range(2)]
-        self._tokens, self._sources = (device.empty(n, np.int32) for _ in range(2))
-        self._keys = device.empty(n, np.int64)
-        n_chunks = max(1, min(_CHUNKS, n // _SHORTEST_CHUNK))
-        self._counts = device.empty((DIGITS, n_chunks), np.int32)
-        self._totals = device.empty(DIGITS + 1, np.int32)
+        self._sort, self._capacity = RadixSort(device), 0
 
     def run(self, starts, write_keys):
         """Return the Touched of a call.
@@ -98,24 +207,14 @@ class KeySort:
             the batch times the number of rows of the table, plus the row.
         """
         device, n = self._device, int(starts[-1])
-        self._reserve(n)
+        if n > self._capacity:
+            self._capacity = n
+            self._tokens, self._sources = (device.empty(n, np.int32) for _ in range(2))
+            self._keys = device.empty(n, np.int64)
         on_device = device.to_device(np.asarray(starts, dtype=np.int32))
-        keys, identity = self._keys[:n], self._identity[:n]
+        keys = self._keys[:n]
         write_keys(keys, on_device)
-        sorting = Sorting(
-            # With entry i in row i, in batches of size 1, a key is the number of a batch.
-            tokens=identity, rows=identity, values=identity, places=keys, batch_size=1, shift=0,
-            source=identity, sorted=identity, counts=self._counts, totals=self._totals,
-            out=Occurrences(*[identity] * 6),
-        )  # fmt: skip
-        n_keys = (len(starts) - 1) * self._n_rows
-        for number in range(-(-(n_keys - 1).bit_length() // DIGIT_BITS)):
-            sorting = sorting._replace(
-                shift=number * DIGIT_BITS,
-                source=sorting.sorted,
-                sorted=self._buffers[number % 2][:n],
-            )
-            device.run(PASS, sorting, 32, self._counts.shape[1])
+        order = self._sort.order(keys, (len(starts) - 1) * self._n_rows)
         touched = Touched(self._tokens[:n], self._sources[:n], on_device)
-        device.run(_COLLECT, _Collection(keys, sorting.sorted, self._n_rows, touched), 1, n)
+        device.run(_COLLECT, _Collection(keys, order, self._n_rows, touched), 1, n)
         return touched

@@ -9,8 +9,6 @@ from freqfm.backends.cuda.team import first_of_lanes, group_sum
 from freqfm.formulas.codes import COUNT_SAMPLES, EPSILON, RATE_COUNTED, STEP_ROWWISE_ADAGRAD
 from freqfm.formulas.steps import present_rate, sgd_step, step_element
 
-__all__ = ["move_weight", "rate_of_row", "root_of_row"]
-
 
 @inlined
 def rate_of_row(team, rule, per_row, k, n_seen, curvature):

@@ -28,24 +28,6 @@ from freqfm.formulas.codes import (
 from freqfm.formulas.rng import hash64
 from freqfm.formulas.steps import momentum_steps, present_rate
 
-__all__ = [
-    "CATCH_UP_ALL",
-    "Dropout",
-    "Side",
-    "Step",
-    "Table",
-    "apply_gradients",
-    "catch_up_rows",
-    "gather_dropped_row",
-    "gather_row",
-    "move_all",
-    "row_scale",
-    "score_row",
-    "through_dropout",
-    "through_normalisation",
-    "unit_element",
-]
-
 # A row of length zero has no direction; this length keeps its gradient finite.
 _SHORTEST = np.float32(1e-12)
 

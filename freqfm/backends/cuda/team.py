@@ -13,20 +13,6 @@ from typing import NamedTuple
 
 from freqfm._numba.jit import inlined
 
-__all__ = [
-    "Team",
-    "add_at",
-    "any_of_lanes",
-    "first_of_lanes",
-    "group_max",
-    "group_sum",
-    "last_of_lanes",
-    "place_among_equals",
-    "prefix_sum",
-    "synchronize_group",
-    "worker",
-]
-
 
 class Team(NamedTuple):
     """Where in the grid a thread is."""

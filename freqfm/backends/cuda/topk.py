@@ -21,8 +21,6 @@ from freqfm.backends.cuda.team import (
     synchronize_group,
 )
 
-__all__ = ["top_k"]
-
 # Scores in memory at a time: half a gigabyte; buffers take as much at most.
 _SCORES = 1 << 27
 

@@ -27,6 +27,7 @@ from freqfm.backends.cuda.columns import (
     times,
     write,
 )
+from freqfm.backends.cuda.fm.occurrences import WINDOW, Occurrences
 from freqfm.backends.cuda.fm.scores import (
     FMRows,
     Levels,
@@ -35,7 +36,6 @@ from freqfm.backends.cuda.fm.scores import (
     row_of,
     sum_level,
 )
-from freqfm.backends.cuda.occurrences import WINDOW, Occurrences
 from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
 from freqfm.backends.cuda.team import group_sum
 from freqfm.formulas.codes import (
@@ -121,16 +121,6 @@ class Source(NamedTuple):
     last: int  #: exclusive
 
 
-class Piece(NamedTuple):
-    """A piece of a token's entries in a batch."""
-
-    token: int
-    begins: bool  #: whether the token has no piece before
-    ends: bool  #: and none after
-    slot: int  #: where its sums are kept if it has others
-    source: Source
-
-
 @inlined
 def _rows_of_batch(args, b):
     """Return how many rows a batch has."""
@@ -197,18 +187,25 @@ def _sum_entries(team, args, source):
 
 
 @inlined
-def _piece_of(args, b, q):
-    """Return the Piece ``q`` of all, which is one of batch ``b``."""
-    occurrences = args.occurrences
-    start, end = occurrences.starts[b], occurrences.starts[b + 1]
-    first, last = occurrences.pieces[q], occurrences.pieces[q + 1]
-    k = occurrences.tokens[first]
-    begins = first == start or occurrences.tokens[first - 1] != k
-    ends = last == end or occurrences.tokens[last] != k
-    # A window holds at most two pieces of tokens that have others: its first piece and its last.
-    place = first - start
-    slot = 2 * (place // WINDOW) + (1 if place % WINDOW != 0 else 0)
-    return Piece(k, begins, ends, slot, Source(True, first, last))
+def _is_token(occurrences, p, begin, end, k):
+    """Return whether entry ``p`` is one of a batch, and of token ``k``."""
+    return begin <= p < end and occurrences.tokens[p] == k
+
+
+@inlined
+def _begins_piece(occurrences, start, p):
+    """Return whether entry ``p`` of a batch that begins at ``start`` begins a piece."""
+    return (p - start) % WINDOW == 0 or occurrences.tokens[p] != occurrences.tokens[p - 1]
+
+
+@inlined
+def _piece_from(team, occurrences, start, end, p):
+    """Return the Source of the piece that begins with entry ``p`` of a batch."""
+    k, n = occurrences.tokens[p], 0
+    limit = min(end, p + WINDOW - (p - start) % WINDOW)
+    for q in range(p + team.lane, limit, team.n_lanes):
+        n += 1 if occurrences.tokens[q] == k else 0
+    return Source(True, p, p + group_sum(team, n))
 
 
 @inlined
@@ -230,11 +227,9 @@ def _token_of_window(args, b, w):
     k = np.int64(occurrences.tokens[after - 1])
     inside = occurrences.tokens[first] != k
     first_slot = 2 * w + (1 if inside else 0)
-    source = Source(False, first_slot, first_slot)
-    if after == end or occurrences.tokens[after] != k:
-        return np.int64(-1), source
-    if not inside and w > 0 and occurrences.tokens[first - 1] == k:
-        return np.int64(-1), source
+    begins = inside or not _is_token(occurrences, first - 1, start, end, k)
+    if not begins or not _is_token(occurrences, after, start, end, k):
+        return np.int64(-1), Source(False, first_slot, first_slot)
     w += 1
     while start + w * WINDOW < end and occurrences.tokens[start + w * WINDOW] == k:
         w += 1
@@ -431,17 +426,23 @@ def _step_intercept(team, b, args):
 @inlined
 def sum_tokens(team, b, args):
     """Sum the pieces of tokens, and step the tokens that have one piece."""
-    starts, scratch = args.occurrences.piece_starts, args.scratch
-    for q in range(starts[b] + team.rank, starts[b + 1], team.size):
-        piece = _piece_of(args, b, q)
-        if piece.begins and team.lane == 0 and scratch.touched.shape[0] > 0:
-            scratch.touched[piece.token] = b + 1
-        summed = _sum_entries(team, args, piece.source)
-        if piece.begins and piece.ends:
-            _step_token(team, b, piece.token, summed, piece.source, args)
+    occurrences, scratch = args.occurrences, args.scratch
+    start, end = occurrences.starts[b], occurrences.starts[b + 1]
+    for p in range(start + team.rank, end, team.size):
+        if not _begins_piece(occurrences, start, p):
+            continue
+        k, source = occurrences.tokens[p], _piece_from(team, occurrences, start, end, p)
+        begins = not _is_token(occurrences, p - 1, start, end, k)
+        if begins and team.lane == 0 and scratch.touched.shape[0] > 0:
+            scratch.touched[k] = b + 1
+        summed = _sum_entries(team, args, source)
+        if begins and not _is_token(occurrences, source.last, start, end, k):
+            _step_token(team, b, k, summed, source, args)
         else:
-            _keep_vectors(team, piece.slot, piece.token, piece.source, args)
-            _keep_sums(team, piece.slot, summed, scratch.of_pieces)
+            # A window holds at most two pieces of tokens with others: its first and its last.
+            slot = 2 * ((p - start) // WINDOW) + (1 if (p - start) % WINDOW != 0 else 0)
+            _keep_vectors(team, slot, k, source, args)
+            _keep_sums(team, slot, summed, scratch.of_pieces)
     _sum_rows(team, b, args)
 
 

@@ -5,35 +5,17 @@ import itertools
 import numpy as np
 
 from freqfm._input.rows import take_rows
-from freqfm._numba.jit import as_python
-from freqfm.backends.base import CPUOnlyError, RankedTables
+from freqfm.backends.base import RankedTables
 from freqfm.backends.cuda.columns import COLUMNS
 from freqfm.backends.cuda.fm.batch import TRAIN, FMArgs, FMScratch, FMTargets, FMWeightState
+from freqfm.backends.cuda.fm.occurrences import WINDOW, EpochSort
 from freqfm.backends.cuda.fm.scores import SCORE, FMRows, Levels
 from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, rule_for_device, sum_of
-from freqfm.backends.cuda.occurrences import (
-    DIGIT_BITS,
-    DIGITS,
-    GATHER,
-    ORDER,
-    PASS,
-    PIECES,
-    WINDOW,
-    EpochOrder,
-    Occurrences,
-    Sorting,
-)
 from freqfm.formulas.codes import BETA_1, BETA_2, STEP_ADAM, STEP_CUSTOM
-from freqfm.formulas.rng import stream_key
 from freqfm.formulas.steps import adam_corrections
-
-__all__ = ["DeviceRows", "FMEpochs", "fm_scores"]
 
 # So many entries are scored at a time, to save memory.
 _ENTRIES_SCORED = 1 << 28
-
-# The sort takes this many chunks of entries at once.
-_CHUNKS = 2048
 
 
 class DeviceRows:
@@ -106,83 +88,6 @@ def levels_on_device(device, factors, training):
     )
 
 
-class EpochSort:
-    """The order of an epoch, and the entries of its batches; the same ones if nothing is shuffled.
-
-    Parameters
-    ----------
-    device : Device
-    problem : FMProblem
-    X : csr_array
-        The rows that are trained on.
-    """
-
-    def __init__(self, device, problem, X):
-        self._device, self._problem = device, problem
-        n_rows, n = X.shape[0], X.nnz
-        if max(n, n_rows) > np.iinfo(np.int32).max:
-            raise CPUOnlyError(
-                f"X has {n} entries in {n_rows} rows; more than {np.iinfo(np.int32).max} of "
-                f"either are trained on the CPU only. Set device='cpu'."
-            )
-        self._n_batches = -(-n_rows // problem.batch_size)
-        by_token = X.tocsc()
-        tokens = np.repeat(np.arange(X.shape[1], dtype=np.int32), np.diff(by_token.indptr))
-        self.rows, self._places = (device.empty(n_rows, np.int32) for _ in range(2))
-        self._identity = device.to_device(np.arange(n, dtype=np.int32))
-        self._buffers = [device.empty(n, np.int32) for _ in range(2)]
-        self.occurrences = Occurrences(
-            tokens=device.empty(n, np.int32),
-            rows=device.empty(n, np.int32),
-            values=device.empty(n, np.float32),
-            starts=device.empty(self._n_batches + 1, np.int32),
-            pieces=device.empty(n + 1, np.int32),
-            piece_starts=device.empty(self._n_batches + 1, np.int32),
-        )
-        n_chunks = max(1, min(_CHUNKS, n // DIGITS))
-        self._sorting = Sorting(
-            tokens=device.to_device(tokens),
-            rows=device.to_device(by_token.indices.astype(np.int32)),
-            values=device.to_device(by_token.data),
-            places=self._places,
-            batch_size=problem.batch_size,
-            shift=0,
-            source=self._identity,
-            sorted=self._identity,
-            counts=device.empty((DIGITS, n_chunks), np.int32),
-            totals=device.empty(DIGITS + 1, np.int32),
-            out=self.occurrences,
-        )
-        self._done = False
-
-    def run(self, epoch):
-        """Sort the entries of an epoch."""
-        if self._done and not self._problem.n_blocks:
-            return
-        device, n, n_rows = self._device, self._identity.shape[0], self.rows.shape[0]
-        device.run(ORDER, self._order(epoch), 1, n_rows)
-        sorting = self._sorting
-        for number in range(-(-(self._n_batches - 1).bit_length() // DIGIT_BITS)):
-            sorting = sorting._replace(
-                shift=number * DIGIT_BITS,
-                source=sorting.sorted,
-                sorted=self._buffers[number % 2],
-            )
-            device.run(PASS, sorting, 32, _CHUNKS)
-        device.run(GATHER, sorting, 1, n + 1)
-        device.run(PIECES, sorting, 32, _CHUNKS)
-        self._done = True
-
-    def _order(self, epoch):
-        problem, bits = self._problem, 2
-        while (1 << bits) < problem.n_blocks:
-            bits += 1
-        with np.errstate(over="ignore"):
-            key = as_python(stream_key)(problem.seed, epoch)
-        numbers = problem.n_blocks, problem.block_bits, bits // 2, bits - bits // 2, key
-        return EpochOrder(*map(np.uint64, numbers), self.rows, self._places)
-
-
 def _model_of(weights, state):
     """Return the FMWeightState of an output."""
     intercept, linear, factors = _arrays_of(weights)
@@ -213,7 +118,7 @@ class FMEpochs(DeviceTrainer):
 
     def __init__(self, device, problem):
         super().__init__(device)
-        self._device, self._problem = device, problem
+        self._problem = problem
         X, trained = problem.X, slice(None)
         if problem.rows is not None:
             X, trained = take_rows(X, problem.rows), problem.rows
@@ -240,7 +145,7 @@ class FMEpochs(DeviceTrainer):
             shares=device.to_device(problem.objective.shares),
         )
         self._outputs = [
-            self._mirror.add(_model_of(weights, state))
+            self.add(_model_of(weights, state))
             for weights, state in zip(problem.weights, problem.states, strict=True)
         ]
         lengths = np.sort(np.diff(X.indptr))
@@ -251,7 +156,7 @@ class FMEpochs(DeviceTrainer):
         """Return scratch for batches of at most so many entries."""
 
         def floats(*shape):
-            return self._device.empty(shape, np.float32)
+            return self.device.empty(shape, np.float32)
 
         batch_size, levels = self._problem.batch_size, self._levels
         n_levels, width = len(levels.widths), sum(levels.widths)
@@ -268,14 +173,14 @@ class FMEpochs(DeviceTrainer):
             of_rows=floats(3, batch_size // WINDOW + 1),
             of_pieces=floats(3 + n_levels, n_pieces),
             vectors=floats(n_pieces, width),
-            touched=self._device.empty(n_touched, np.int32),
+            touched=self.device.empty(n_touched, np.int32),
         )
 
     def run_epoch(self, epoch, n_steps):
         """Train every output on every row once; return the loss of all, see ``Backend``."""
-        device = self._device
+        device = self.device
         self._sort.run(epoch)
-        self._mirror.push()
+        self.hold()
         steps, loss = device.to_device(self._steps(n_steps)), 0.0
         for model, data in zip(self._outputs, self._targets, strict=True):
             device.fill(self._scratch.touched, 0)
@@ -285,16 +190,16 @@ class FMEpochs(DeviceTrainer):
             )  # fmt: skip
             span, formulas = (0, self._n_batches), self._problem.formulas
             device.run(TRAIN, args, self._n_lanes, self._n_items, span, formulas)
-            self._mirror.changed()
+            self.changed()
             loss += sum_of(device, self._scratch.losses)
         return loss
 
     def scores(self, rows):
         """Return the scores of rows under every output."""
-        if not self._mirror.is_held:
-            return fm_scores(self._device, rows, self._problem.weights)
+        if not self.is_held:
+            return fm_scores(self.device, rows, self._problem.weights)
         models = ((model.intercept, model.linear, model.factors) for model in self._outputs)
-        return np.stack([_score(self._device, rows, model, self._levels) for model in models])
+        return np.stack([_score(self.device, rows, model, self._levels) for model in models])
 
     def _steps(self, n_steps):
         """Return the factors of sums and the divisors of the steps of an epoch."""

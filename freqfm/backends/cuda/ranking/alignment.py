@@ -44,8 +44,6 @@ from freqfm.backends.cuda.team import group_sum
 from freqfm.formulas.losses import margin_cosine_in_float32
 from freqfm.formulas.special import exp_of_minus
 
-__all__ = ["AlignmentFamily"]
-
 _TWO, _FOUR = np.float32(2), np.float32(4)
 _EXP_OF_MINUS_FOUR = np.float32(math.exp(-4))
 

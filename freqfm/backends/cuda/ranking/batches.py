@@ -5,11 +5,12 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import inlined
-from freqfm.backends.cuda.sorting import KeySort, batch_of_occurrence
+from freqfm.backends.cuda.sorting import KeySort
 from freqfm.backends.cuda.tables import Dropout, Side, apply_gradients, catch_up_rows
 from freqfm.backends.cuda.team import worker
 from freqfm.formulas.codes import NEGATIVES_FULL, NEGATIVES_IN_BATCH, NEGATIVES_SHARED
 from freqfm.formulas.rng import hash64
+from freqfm.formulas.search import first_above
 
 # What is kept of each row of a call.
 LOSS, WEIGHT, PLAIN_LOSS, DERIVATIVE = range(4)
@@ -117,12 +118,18 @@ def note_row(team, r, data, batch, pair_rows):
 
 
 @inlined
+def _batch_of_occurrence(starts, e):
+    """Return the batch of occurrence ``e``; some batches may be empty."""
+    return np.int64(first_above(starts, 0, starts.shape[0], e) - 1)
+
+
+@inlined
 def _list_users(team, b, args):
     """Write the keys of the users of a call."""
     thread, n_threads = worker(team)
     row_users, first, n_users, keys, starts = args
     for e in range(thread, keys.shape[0], n_threads):
-        keys[e] = np.int64(batch_of_occurrence(starts, e)) * n_users + row_users[first + e]
+        keys[e] = _batch_of_occurrence(starts, e) * n_users + row_users[first + e]
 
 
 @inlined
@@ -132,7 +139,7 @@ def _list_items(team, b, args):
     data, code = args.data, args.code
     call_pair = data.batches[args.first_batch, 2]
     for e in range(thread, args.keys.shape[0], n_threads):
-        number = np.int64(batch_of_occurrence(args.starts, e))
+        number = _batch_of_occurrence(args.starts, e)
         o = e - args.starts[number]
         b = args.first_batch + number
         first_pair, n_pairs = data.batches[b, 2], data.batches[b, 3]

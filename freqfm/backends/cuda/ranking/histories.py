@@ -11,8 +11,6 @@ from freqfm.backends.cuda.team import group_max, group_sum, synchronize_group
 from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus
 
-__all__ = ["fold_in", "sum_histories"]
-
 # Users that are folded in at a time; each takes scratch for all others.
 _GROUPS = 4096
 

@@ -33,8 +33,6 @@ from freqfm.formulas.codes import NEGATIVES_SEPARATE
 from freqfm.formulas.losses import pair_loss
 from freqfm.formulas.search import first_above
 
-__all__ = ["PairwiseFamily"]
-
 
 class Pairwise(NamedTuple):
     """The negatives of a call, and the items that cannot be negatives."""

@@ -27,8 +27,6 @@ from freqfm.formulas import codes
 from freqfm.formulas.cells import Cells
 from freqfm.formulas.rng import stream_key
 
-__all__ = ["CUDARankingTrainer"]
-
 # A call sorts at most so many occurrences, to save memory.
 _OCCURRENCES = 1 << 24
 
@@ -55,7 +53,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
     def __init__(self, device, problem):
         _refuse(problem)
         super().__init__(device)
-        self._device, self._problem = device, problem
+        self._problem = problem
         degrees, n_known = np.diff(problem.known[0]), len(problem.known[1])
         family = FAMILIES[problem.family]
         self.block = family.block_of(problem)
@@ -65,7 +63,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         self._n_occurrences = n = n_pairs + self._family.n_listed
         drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
         self.batches_per_call = 1 if drawn else max(1, _OCCURRENCES // n)
-        self._tables = DeviceTables(self._mirror, problem.rule, problem.formulas)
+        self._tables = DeviceTables(self, problem.rule, problem.formulas)
         d, code = problem.width, self._family.lists_code
         self._user_lists = UserLists(device, len(degrees), d, n_pairs)
         self._item_lists = ItemLists(device, problem.n_items, d, n, code)
@@ -75,7 +73,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
     def begin_epoch(self, epoch, data, tables, first_step, corrections):
         """Set the tables and the data of an epoch; see ``RankingTrainer``."""
         self._tables.begin_epoch(tables, corrections)
-        self._data, device = data, self._device
+        self._data, device = data, self.device
         self._pair_starts = data.row_starts[data.batch_starts]
         weights = np.add.reduceat(data.weights, self._pair_starts[:-1], dtype=np.float64)
         self._weights = weights
@@ -101,7 +99,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
 
     def train(self, first, last, proposal, negatives, inverse_temperatures, statistics):
         """Train on some batches of the epoch; see ``RankingTrainer``."""
-        device, problem, data = self._device, self._problem, self._data
+        device, problem, data = self.device, self._problem, self._data
         batch_starts = data.batch_starts[first : last + 1]
         first_row, last_row = batch_starts[0], batch_starts[-1]
         call = RankingCall(
@@ -154,7 +152,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         """Run phases for each panel of each batch of a span."""
         n, formulas = self._family.n_panels, self._problem.formulas
         steps = span[0] * n, span[1] * n
-        self._device.run(phases, args, 32, self._n_occurrences, steps, formulas)
+        self.device.run(phases, args, 32, self._n_occurrences, steps, formulas)
 
     def end_epoch(self):
         """Let all rows catch up on the steps that they have missed."""

@@ -17,14 +17,12 @@ from freqfm.backends.cuda.ranking.batches import (
 )
 from freqfm.backends.cuda.ranking.histories import SUM, DeviceHistories
 from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
-from freqfm.backends.cuda.sorting import KeySort, Touched
-from freqfm.backends.cuda.tables import Dropout, Side, Table
+from freqfm.backends.cuda.sorting import KeySort
+from freqfm.backends.cuda.tables import Dropout, Side
 from freqfm.backends.cuda.vae.layers import CATCH_UP, MOVE_ALL, MOVE_LISTED, Moved
 from freqfm.formulas.cells import Cells
 from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_FULL
 from freqfm.formulas.rng import key_of
-
-__all__ = ["CUDAAutoencoderTrainer"]
 
 _NO_DROPOUT = Dropout(np.uint64(0), np.float32(1))
 
@@ -54,8 +52,8 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
                 f"device='auto'."
             )
         super().__init__(device)
-        self._device, self._problem = device, problem
-        self._tables = DeviceTables(self._mirror, problem.rule, problem.formulas)
+        self._problem = problem
+        self._tables = DeviceTables(self, problem.rule, problem.formulas)
         self._family = self._listed = None
         n, n_queries = problem.n_positives, problem.n_queries
         self._of_inputs = device.empty((n, problem.input_width), np.float32)
@@ -63,11 +61,6 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         self._rows = device.to_device(np.arange(n_queries, dtype=np.int32))
         self._no_lists = device.empty((1, 1), np.int32)
         self._inverse = device.to_device(np.ones((n_queries, 2), dtype=np.float32))
-        # What is not read of a Side.
-        integers, floats = device.empty(1, np.int32), device.empty((1, 1), np.float32)
-        touched = Touched(integers, integers, integers)
-        table = Table(floats, floats[0], floats, floats, integers)
-        self._nothing = Side(table, touched, integers, floats[0], floats, 0)
 
     def begin_epoch(self, tables, first_step, corrections, proposal):
         """Prepare for the steps after ``first_step``, and to draw from a proposal."""
@@ -78,12 +71,12 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         self.pull([state.weights for state in self._host[2:]])
         self._proposal = proposal
         if self._family is None:
-            self._input_sort = KeySort(self._device, len(self._host[0].weights))
+            self._input_sort = KeySort(self.device, len(self._host[0].weights))
             self._make_items(len(self._host[1].weights))
 
     def _make_items(self, n_items):
         """Allocate what the softmax over items needs."""
-        device, problem, drawn = self._device, self._problem, self._problem.n_draws > 0
+        device, problem, drawn = self.device, self._problem, self._problem.n_draws > 0
         n_pairs, width = problem.n_positives * problem.n_samples, problem.item_width
         items = RankingProblem(
             family="softmax",
@@ -106,7 +99,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         self._item_lists = ItemLists(device, n_items, width, self._n_occurrences, family.lists_code)
 
     def _run(self, phases, args, n_groups, span=(0, 1)):
-        self._device.run(phases, args, 32, n_groups, span, self._problem.formulas)
+        self.device.run(phases, args, 32, n_groups, span, self._problem.formulas)
 
     def _moved(self, side, step, sources, mean):
         number = int(step - self._first_step)
@@ -114,7 +107,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
 
     def sum_inputs(self, histories, step):
         """Return the sums of the input vectors of histories, (B, h)."""
-        device, lengths = self._device, np.diff(histories.starts)
+        device, lengths = self.device, np.diff(histories.starts)
         items = histories.items.astype(np.int64)
         rows = device.to_device(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths))
         weights, self._listed = device.to_device(histories.weights), None
@@ -141,14 +134,14 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         They are those of the last ``sum_inputs``.
         """
         if self._listed is not None:
-            sources = self._device.to_device(gradients)
+            sources = self.device.to_device(gradients)
             moved = self._moved(self._listed, step, sources, scale)
             self._run(MOVE_LISTED, moved, len(histories.items))
 
     def step_items(self, queries, histories, totals, scale, step, stream, drawn=None):
         """Move the items by a softmax; return the gradient by the queries, and the losses."""
-        device, problem, n = self._device, self._problem, len(queries)
-        users = self._nothing.table._replace(weights=device.to_device(queries))
+        device, problem, n = self.device, self._problem, len(queries)
+        users = self._tables.nothing.table._replace(weights=device.to_device(queries))
         data = self._data_of(histories, scale, stream)
         n_panels = self._family.n_panels
         call = RankingCall(
@@ -172,7 +165,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
             data,
             call,
             self._tables,
-            self._nothing._replace(table=users),
+            self._tables.nothing._replace(table=users),
             lambda negatives: self._item_lists.side(self._items, data, 0, sizes, negatives, n_seen),
             lambda phases, args: self._run(phases, args, self._n_occurrences, (0, n_panels)),
             self._proposal,
@@ -188,7 +181,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
 
     def _data_of(self, histories, scale, stream):
         """Return the EpochData of a single batch."""
-        device, n = self._device, len(histories.starts) - 1
+        device, n = self.device, len(histories.starts) - 1
         means = [scale if self._problem.n_draws else 1 / n]
         with np.errstate(over="ignore"):
             key = np.uint64(as_python(key_of)(stream))
@@ -206,11 +199,13 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
     def step_layers(self, gradients, n_users, step):
         """Move the layers along their gradients."""
         for layer, state, gradient in zip(self._layers, self._host[2:], gradients, strict=True):
-            gradient = self._device.to_device(np.ascontiguousarray(gradient, dtype=np.float32))
-            side = self._nothing._replace(table=layer, gradients=gradient, n_seen=int(n_users))
+            gradient = self.device.to_device(np.ascontiguousarray(gradient, dtype=np.float32))
+            side = self._tables.nothing._replace(
+                table=layer, gradients=gradient, n_seen=int(n_users)
+            )
             moved = self._moved(side, step, gradient, 1.0)
             self._run(MOVE_ALL, moved, len(state.weights))
-            self._device.to_host(layer.weights, state.weights)
+            self.device.to_host(layer.weights, state.weights)
 
     def catch_up(self, step):
         """Let all rows catch up on the steps up to ``step``."""
