@@ -166,11 +166,13 @@ def measure_card(report, device, clock, sizes):
 
 def peak_of(device):
     """Return floating-point operations a second of a card, or 1 of an emulated one."""
-    if not hasattr(device, "attributes"):
+    if device.name == "emulated":
         return 1.0
-    card = device.attributes()
-    units = _UNITS.get(card["compute_capability"], 128)
-    return 2.0 * units * card["multiprocessors"] * card["clock_hz"]
+    from numba import cuda
+
+    card = cuda.get_current_device()
+    units = _UNITS.get(tuple(card.compute_capability), 128)
+    return 2.0 * units * card.MULTIPROCESSOR_COUNT * 1000.0 * card.CLOCK_RATE
 
 
 def ratings(args, sizes):

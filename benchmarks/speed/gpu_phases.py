@@ -89,10 +89,8 @@ class Profile:
         names = tuple(phase.__name__ for phase in phases)
         record = self.records.setdefault(names, Record(len(phases)))
         cycles = self._device.to_device(np.zeros_like(record.cycles))
-        # A single phase has no barriers, and its kernel is not changed.
-        given = (args, cycles) if len(phases) > 1 else args
         started = time.perf_counter()
-        self._run(phases, given, n_lanes, n_items, span, formulas)
+        self._run(phases, (args, cycles), n_lanes, n_items, span, formulas)
         record.seconds += time.perf_counter() - started
         record.launches += 1
         record.batches += span[1] - span[0]

@@ -19,9 +19,6 @@ _BLOCK, _SMALLEST_BLOCK, _MOST_REGISTERS = 512, 128, 128
 # also draws a screen ends longer ones. It has at most so many times the batches of the one before.
 _SECONDS, _GROWTH = 0.2, 8
 
-# Grids without barriers may have so many blocks.
-_MOST_BLOCKS = 1 << 16
-
 # CUDA_ERROR_OUT_OF_MEMORY.
 _OUT_OF_MEMORY = 2
 
@@ -178,29 +175,18 @@ def _in_turn(phases):
 def kernel_of(phases, formulas, args):
     """Return the Python function of a kernel that runs phases for each batch of a range.
 
-    A single phase needs no barrier. The constants of ``args`` are compiled into the kernel.
+    The constants of ``args`` are compiled into the kernel.
     """
     replacements = {**_OF_WARPS, **formulas}
-    made = [translated(phase, _device_function, replacements) for phase in phases]
+    run = _in_turn([translated(phase, _device_function, replacements) for phase in phases])
     put, Team = _device_function(with_constants(args)), team.Team
 
-    if len(made) == 1:
-        (phase,) = made
-
-        def kernel(first, last, n_lanes, arrived, args):
-            thread = cuda.grid(1)
-            group = Team(thread // n_lanes, cuda.gridsize(1) // n_lanes, thread % n_lanes, n_lanes)
-            phase(group, first, put(args))
-
-    else:
-        run = _in_turn(made)
-
-        def kernel(first, last, n_lanes, arrived, args):
-            thread = cuda.grid(1)
-            group = Team(thread // n_lanes, cuda.gridsize(1) // n_lanes, thread % n_lanes, n_lanes)
-            given = put(args)
-            for b in range(first, last):
-                run(group, arrived, b, given)
+    def kernel(first, last, n_lanes, arrived, args):
+        thread = cuda.grid(1)
+        group = Team(thread // n_lanes, cuda.gridsize(1) // n_lanes, thread % n_lanes, n_lanes)
+        given = put(args)
+        for b in range(first, last):
+            run(group, arrived, b, given)
 
     return kernel
 
@@ -238,16 +224,6 @@ class Device:
         if cuda.gpus.current is None:
             self._gpu.__enter__()
         return self._gpu
-
-    def attributes(self):
-        """Return what a benchmark needs to know of the card."""
-        with self._active():
-            card = cuda.get_current_device()
-            return {
-                "compute_capability": tuple(card.compute_capability),
-                "multiprocessors": card.MULTIPROCESSOR_COUNT,
-                "clock_hz": 1000.0 * card.CLOCK_RATE,
-            }
 
     # Memory.
 
@@ -355,35 +331,28 @@ class Device:
         return self._kernels[key]
 
     def _compiled(self, phases, formulas, args):
-        """Return the _Kernel of phases, compiled for the types and constants of ``args``."""
-        code = self._code(phases, formulas, args)
-        # What launches code that has been compiled already.
-        compiled = cuda.jit(_nothing)
-        compiled.overloads[code.argument_types] = code
-        compiled._specialized = True
-        if len(phases) == 1:
-            return _Kernel(compiled, _MOST_BLOCKS)
-        # All blocks, or none, run at the same time.
-        code.cooperative = True
-        return _Kernel(compiled, code.max_cooperative_grid_blocks(_BLOCK))
+        """Return the _Kernel of phases for the types and constants of ``args``.
 
-    def _code(self, phases, formulas, args):
-        """Return the compiled code of a kernel, from disk if it is there."""
-        name = None
+        Its code is that on disk if it is there.
+        """
+        name = code = None
         if not formulas:
             capability = cuda.get_current_device().compute_capability
             target = *capability, *cuda.runtime.get_version()
             name = kernel_files.name_of(phases, kind_of(args), target)
-            code = None if name is None else kernel_files.load(name)
-            if code is not None and _is_usable(code):
-                return code
-        announce(f"{phases[0].__name__} for the GPU")
-        dispatcher = cuda.jit(kernel_of(phases, formulas, args), max_registers=_MOST_REGISTERS)
-        compiled = dispatcher.specialize(0, 1, 32, self._arrived, args)
-        (code,) = compiled.overloads.values()
-        if name is not None:
+            code = kernel_files.load(name)
+        if code is None or not _is_usable(code):
+            announce(f"{phases[0].__name__} for the GPU")
+            kernel = cuda.jit(kernel_of(phases, formulas, args), max_registers=_MOST_REGISTERS)
+            (code,) = kernel.specialize(0, 1, 32, self._arrived, args).overloads.values()
             kernel_files.save(name, code)
-        return code
+        # All blocks, or none, run at the same time.
+        code.cooperative = True
+        # What launches code that has been compiled already.
+        launcher = cuda.jit(_nothing)
+        launcher.overloads[code.argument_types] = code
+        launcher._specialized = True
+        return _Kernel(launcher, code.max_cooperative_grid_blocks(_BLOCK))
 
 
 def _is_usable(code):

@@ -12,6 +12,15 @@ import numpy as np
 
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.base import UpdateRule
+from freqfm.backends.cuda.columns import (
+    COLUMNS,
+    FOUR_ZEROS,
+    add,
+    four_columns,
+    read,
+    times,
+    write,
+)
 from freqfm.backends.cuda.sorting import Touched
 from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
 from freqfm.backends.cuda.team import group_sum, synchronize_group
@@ -65,16 +74,6 @@ class Dropout(NamedTuple):
 
     threshold: int  #: of 16 random bits, uint64; 0 for none
     kept: float  #: factor of what is kept, float32
-
-
-class _Move(NamedTuple):
-    """A step of a row."""
-
-    k: int
-    rate: float
-    number: int  #: of the step
-    gradient: int  #: row of the gradients, or -1 for none
-    penalty: float  #: this multiple of the row is added to its gradient
 
 
 # Rows read for a batch.
@@ -169,28 +168,29 @@ def through_normalisation(team, gradients, units, r, length):
 
 
 @inlined
-def _gradient_of(side, move, f):
-    """Return number ``f`` of the gradient of a row."""
-    total = move.penalty * side.table.weights[move.k, f]
-    if move.gradient >= 0:
-        total += side.gradients[move.gradient, f]
+def _gradient_of(side, k, row, penalty, f):
+    """Return number ``f`` of the gradient of row ``k``, with that of its penalty."""
+    total = penalty * side.table.weights[k, f]
+    if row >= 0:
+        total += side.gradients[row, f]
     return total
 
 
 @inlined
-def _step_row(team, side, move, step):
-    """Move a row along its gradient."""
-    table, rule, k = side.table, step.rule, move.k
+def _step_row(team, side, places, rate, number, penalty, step):
+    """Make step ``number`` of the epoch; ``places`` are a row and that of its gradient, or -1."""
+    table, rule, (k, row) = side.table, step.rule, places
     width = table.weights.shape[1]
-    rate = move.rate / step.corrections[move.number, 0]
-    root = step.corrections[move.number, 1]
+    rate /= step.corrections[number, 0]
+    root = step.corrections[number, 1]
     if rule.step_code == STEP_ROWWISE_ADAGRAD:
         squares = ZERO
         for f in range(team.lane, width, team.n_lanes):
-            squares += _gradient_of(side, move, f) * _gradient_of(side, move, f)
+            gradient = _gradient_of(side, k, row, penalty, f)
+            squares += gradient * gradient
         rate /= root_of_row(team, rule, table.first, (k, 0), squares, width)
     for f in range(team.lane, width, team.n_lanes):
-        gradient = _gradient_of(side, move, f)
+        gradient = _gradient_of(side, k, row, penalty, f)
         move_weight(rule, rate, root, table.weights, (k, f), gradient, table.first, table.second)
 
 
@@ -233,7 +233,7 @@ def _catch_up_row(team, k, number, side, step):
     if rule.step_code == STEP_ADAM and rule.idle_decay == ZERO:
         n_replayed = min(missed, momentum_steps(rule.hyper[BETA_1]))
     for s in range(n_replayed):
-        _step_row(team, side, _Move(k, rate, number - missed + s, -1, rule.idle_decay), step)
+        _step_row(team, side, (k, -1), rate, number - missed + s, rule.idle_decay, step)
     if n_replayed < missed:
         first = _power(rule.hyper[BETA_1], missed - n_replayed)
         second = _power(rule.hyper[BETA_2], missed - n_replayed)
@@ -267,32 +267,17 @@ def _catch_up_all(team, number, args):
 
 
 @inlined
-def _occurrence(side, p, last):
-    """Return the source row of an occurrence, and its multiple, which is zero beyond the last."""
-    o = side.touched.sources[min(p, last - 1)]
-    multiple = side.multiples[o]
-    return side.rows[o], (multiple if p < last else ZERO)
-
-
-@inlined
 def _sum_occurrences(team, e, start, end, side, sources):
     """Write the sum of the occurrences of a row; return how many there are."""
-    touched, row, width = side.touched, e - start, sources.shape[1]
-    last = e + 1
+    touched, width, last = side.touched, sources.shape[1], e + 1
     while last < end and touched.tokens[last] == touched.tokens[e]:
         last += 1
-    # Two occurrences and two columns at a time, so that what one waits for does not delay others.
-    for f in range(team.lane, width, 2 * team.n_lanes):
-        second = f + team.n_lanes < width
-        g = f + team.n_lanes if second else f
-        total, other = ZERO, ZERO
-        for p in range(e, last, 2):
-            (i, x), (j, y) = _occurrence(side, p, last), _occurrence(side, p + 1, last)
-            total += x * sources[i, f] + y * sources[j, f]
-            other += x * sources[i, g] + y * sources[j, g]
-        side.gradients[row, f] = total
-        if second:
-            side.gradients[row, g] = other
+    for f in range(team.lane, width, COLUMNS * team.n_lanes):
+        columns, total = four_columns(team, f, width), FOUR_ZEROS
+        for p in range(e, last):
+            o = touched.sources[p]
+            total = add(total, times(side.multiples[o], read(sources, side.rows[o], columns)))
+        write(side.gradients, e - start, columns, total)
     return last - e
 
 
@@ -330,7 +315,7 @@ def _move_row(team, row, k, n_seen, mean, number, side, step):
             penalty = rule.decay
     if rule.catch_up != CATCH_UP_NONE and team.lane == 0:
         table.caught_up[k] = number
-    _step_row(team, side, _Move(k, rate, number, row, penalty), step)
+    _step_row(team, side, (k, row), rate, number, penalty, step)
 
 
 @inlined

@@ -30,6 +30,13 @@ def worker(team):
 
 
 @inlined
+def behind(team, n):
+    """Return the place of a group among those that take work items behind ``n`` others."""
+    rank = (team.rank + team.size - n % team.size) % team.size
+    return Team(rank, team.size, team.lane, team.n_lanes)
+
+
+@inlined
 def group_sum(team, value):
     """Return the sum over the lanes, to all of them, in an order that is always the same."""
     return value

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import inlined, as_python
+from freqfm._numba.jit import as_python, inlined
 from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda.sorting import RadixSort
 from freqfm.backends.cuda.team import worker

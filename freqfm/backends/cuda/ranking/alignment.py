@@ -12,10 +12,10 @@ import numpy as np
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.cuda.products import (
     most_parts,
-    multiply_tile_of_rows,
     n_tiles,
     parts_of,
-    span_of_part,
+    product_of_rows,
+    product_of_rows_in_parts,
     sum_of_parts,
 )
 from freqfm.backends.cuda.ranking.batches import (
@@ -40,7 +40,7 @@ from freqfm.backends.cuda.tables import (
     through_dropout,
     through_normalisation,
 )
-from freqfm.backends.cuda.team import group_sum
+from freqfm.backends.cuda.team import behind, group_sum
 from freqfm.formulas.losses import margin_cosine_in_float32
 from freqfm.formulas.special import exp_of_minus
 
@@ -127,13 +127,10 @@ def compare_sides(team, s, args):
     """Write the cosines of the rows of a panel and all rows of a side."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
-    shape = last - first, batch.n_rows
-    tiles = n_tiles(team, shape[0], shape[1])
-    for t in range(team.rank, 2 * tiles, team.size):
-        side = t // tiles
-        units, columns, cosines = scratch.units[side], scratch.columns[side], scratch.cosines[side]
-        span = 0, units.shape[1]
-        multiply_tile_of_rows(team, t % tiles, (units, first), columns, span, shape, cosines)
+    shape, units, columns = (last - first, batch.n_rows), scratch.units, scratch.columns
+    product_of_rows(team, units[0], first, columns[0], shape, scratch.cosines[0])
+    others = behind(team, n_tiles(team, shape[0], shape[1]))
+    product_of_rows(others, units[1], first, columns[1], shape, scratch.cosines[1])
 
 
 @inlined
@@ -161,16 +158,12 @@ def sum_sides(team, s, args):
     """Sum the vectors of a side weighted by the exponentials, in parts."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
-    shape = last - first, scratch.units.shape[2]
-    tiles = n_tiles(team, shape[0], shape[1])
-    n_parts, _ = parts_of(batch.n_rows, scratch.parts[0])
-    for t in range(team.rank, 2 * tiles * n_parts, team.size):
-        side, part = t // (tiles * n_parts), t // tiles % n_parts
-        span = span_of_part(batch.n_rows, scratch.parts[side], part)
-        multiply_tile_of_rows(
-            team, t % tiles, (scratch.cosines[side], 0), scratch.units[side], span, shape,
-            scratch.parts[side, part],
-        )  # fmt: skip
+    shape, n = (last - first, scratch.units.shape[2]), batch.n_rows
+    cosines, units, parts = scratch.cosines, scratch.units, scratch.parts
+    product_of_rows_in_parts(team, cosines[0], units[0], n, shape, parts[0])
+    n_parts, _ = parts_of(n, parts[0])
+    others = behind(team, n_parts * n_tiles(team, shape[0], shape[1]))
+    product_of_rows_in_parts(others, cosines[1], units[1], n, shape, parts[1])
 
 
 @inlined
