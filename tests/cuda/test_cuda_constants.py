@@ -46,7 +46,7 @@ def test_other_types_and_codes_are_other_kernels(other):
 
 
 def test_other_numbers_and_sizes_are_not():
-    other = Step(rule(decay=np.float32(1), average=True), array(9, 2)), np.float32(3), array(7)
+    other = Step(rule(decay=np.float32(1)), array(9, 2)), np.float32(3), array(7)
     assert kind_of(other) == kind_of(ARGS)
 
 

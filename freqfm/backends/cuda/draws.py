@@ -29,7 +29,7 @@ class Cells(NamedTuple):
     codewords: np.ndarray
     cell_codes: np.ndarray
     cell_log_weights: np.ndarray
-    cell_starts: np.ndarray  #: int32
+    cell_starts: np.ndarray
     cell_items: np.ndarray
     cell_of: np.ndarray
     aliases: np.ndarray
@@ -48,17 +48,8 @@ class DrawScratch(NamedTuple):
 
 def cells_on(device, proposal):
     """Return a proposal of cells on a device."""
-    return Cells(
-        device.to_device(proposal.codewords),
-        device.to_device(proposal.cell_codes),
-        device.to_device(proposal.cell_log_weights),
-        device.to_device(proposal.cell_starts.astype(np.int32)),
-        device.to_device(proposal.cell_items),
-        device.to_device(proposal.cell_of),
-        device.to_device(proposal.aliases),
-        device.to_device(proposal.log_q),
-        np.float32(math.log(proposal.n_items)),
-    )
+    arrays = (device.to_device(getattr(proposal, name)) for name in Cells._fields[:-1])
+    return Cells(*arrays, np.float32(math.log(proposal.n_items)))
 
 
 def draw_scratch(device, proposal, n_queries, n, last=None):

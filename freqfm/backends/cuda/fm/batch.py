@@ -113,6 +113,9 @@ class Summed(NamedTuple):
     curvature: float
 
 
+_NOTHING = Summed(ZERO, ZERO, ZERO)
+
+
 class Source(NamedTuple):
     """Where the sum of a token's vectors is to be had: entries, or sums of pieces."""
 
@@ -174,6 +177,15 @@ def score_batch(team, b, args):
 
 
 @inlined
+def _sum_of_lanes(team, summed):
+    return Summed(
+        group_sum(team, summed.derivative),
+        group_sum(team, summed.weight),
+        group_sum(team, summed.curvature),
+    )
+
+
+@inlined
 def _sum_entries(team, args, source):
     """Return the Summed of the entries of a piece."""
     occurrences, scratch = args.occurrences, args.scratch
@@ -183,7 +195,7 @@ def _sum_entries(team, args, source):
         derivative += x * scratch.derivatives[j]
         weight += scratch.weights[j]
         curvature += abs(x) * scratch.curvatures[j]
-    return Summed(group_sum(team, derivative), group_sum(team, weight), group_sum(team, curvature))
+    return _sum_of_lanes(team, Summed(derivative, weight, curvature))
 
 
 @inlined
@@ -354,25 +366,30 @@ def _keep_vectors(team, slot, k, source, args):
 
 
 @inlined
-def _keep_sums(team, slot, summed, of_pieces):
-    """Keep the other sums of such a piece."""
+def _keep_sums(team, place, summed, out):
+    """Keep other sums in a column of ``out``."""
     if team.lane == 0:
-        of_pieces[0, slot] = summed.derivative
-        of_pieces[1, slot] = summed.weight
-        of_pieces[2, slot] = summed.curvature
+        out[0, place], out[1, place], out[2, place] = summed
+
+
+@inlined
+def _add_kept(summed, place, kept):
+    """Return sums with those of a column added."""
+    return Summed(
+        summed.derivative + kept[0, place],
+        summed.weight + kept[1, place],
+        summed.curvature + kept[2, place],
+    )
 
 
 @inlined
 def _sum_pieces(source, of_pieces):
     """Return the Summed of all pieces of a token."""
-    derivative, weight, curvature = ZERO, ZERO, ZERO
-    slot = source.first
+    summed, slot = _NOTHING, source.first
     while slot < source.last:
-        derivative += of_pieces[0, slot]
-        weight += of_pieces[1, slot]
-        curvature += of_pieces[2, slot]
+        summed = _add_kept(summed, slot, of_pieces)
         slot = _next_slot(slot)
-    return Summed(derivative, weight, curvature)
+    return summed
 
 
 @inlined
@@ -380,32 +397,24 @@ def _sum_rows(team, b, args):
     """Sum what the intercept needs over the rows of each window."""
     scratch, n_rows = args.scratch, _rows_of_batch(args, b)
     for w in range(team.rank, (n_rows + WINDOW - 1) // WINDOW, team.size):
-        derivative, weight, curvature = ZERO, ZERO, ZERO
+        summed = _NOTHING
         for j in range(w * WINDOW + team.lane, min((w + 1) * WINDOW, n_rows), team.n_lanes):
-            derivative += scratch.derivatives[j]
-            weight += scratch.weights[j]
-            curvature += scratch.curvatures[j]
-        derivative = group_sum(team, derivative)
-        weight = group_sum(team, weight)
-        curvature = group_sum(team, curvature)
-        if team.lane == 0:
-            scratch.of_rows[0, w] = derivative
-            scratch.of_rows[1, w] = weight
-            scratch.of_rows[2, w] = curvature
+            summed = Summed(
+                summed.derivative + scratch.derivatives[j],
+                summed.weight + scratch.weights[j],
+                summed.curvature + scratch.curvatures[j],
+            )
+        _keep_sums(team, w, _sum_of_lanes(team, summed), scratch.of_rows)
 
 
 @inlined
 def _step_intercept(team, b, args):
     """Move the intercept, which all rows hold."""
     rule, model, of_rows = args.rule, args.model, args.scratch.of_rows
-    derivative, weight, curvature = ZERO, ZERO, ZERO
+    summed = _NOTHING
     for w in range(team.lane, (_rows_of_batch(args, b) + WINDOW - 1) // WINDOW, team.n_lanes):
-        derivative += of_rows[0, w]
-        weight += of_rows[1, w]
-        curvature += of_rows[2, w]
-    derivative = group_sum(team, derivative)
-    weight = group_sum(team, weight)
-    curvature = group_sum(team, curvature)
+        summed = _add_kept(summed, w, of_rows)
+    derivative, weight, curvature = _sum_of_lanes(team, summed)
     if team.lane != 0 or weight == ZERO:
         return
     state, code = model.intercept_state, rule.rate_code
@@ -460,7 +469,7 @@ def step_rest(team, b, args):
             _step_token(team, b, k, _sum_pieces(source, args.scratch.of_pieces), source, args)
     for k in range(team.rank, touched.shape[0], team.size):
         if touched[k] != b + 1:
-            _step_token(team, b, k, Summed(ZERO, ZERO, ZERO), Source(False, 0, 0), args)
+            _step_token(team, b, k, _NOTHING, Source(False, 0, 0), args)
 
 
 TRAIN = (score_batch, sum_tokens, step_rest)

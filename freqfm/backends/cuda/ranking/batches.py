@@ -8,7 +8,13 @@ from freqfm._numba.jit import inlined
 from freqfm.backends.cuda.sorting import KeySort
 from freqfm.backends.cuda.tables import Dropout, Side, apply_gradients, catch_up_rows
 from freqfm.backends.cuda.team import worker
-from freqfm.formulas.codes import NEGATIVES_FULL, NEGATIVES_IN_BATCH, NEGATIVES_SHARED
+from freqfm.formulas.codes import (
+    NEGATIVES_DRAWN,
+    NEGATIVES_FULL,
+    NEGATIVES_IN_BATCH,
+    NEGATIVES_SEPARATE,
+    NEGATIVES_SHARED,
+)
 from freqfm.formulas.rng import hash64
 from freqfm.formulas.search import first_above
 
@@ -308,11 +314,20 @@ class Family:
 
     def lists_shape(self, n_batches, n_pairs):
         """Return how many lists of negatives batches need, and the length of a list."""
-        return 0, 0
+        separate = self.lists_code == NEGATIVES_SEPARATE
+        return n_pairs if separate else n_batches, self._problem.n_negatives
 
     def n_negatives(self, n_rows, n_pairs):
         """Return how many negatives batches of some size have."""
-        return np.zeros_like(n_pairs)
+        m = self._problem.n_negatives
+        return {
+            NEGATIVES_IN_BATCH: n_pairs,
+            NEGATIVES_SEPARATE: n_pairs * m,
+            NEGATIVES_DRAWN: n_rows * m,
+            NEGATIVES_SHARED: np.full_like(n_rows, m),
+            NEGATIVES_FULL: np.full_like(n_rows, self._problem.n_items),
+            -1: np.zeros_like(n_rows),
+        }[self.lists_code]
 
     def run(self, launch):
         """Train on the batches of a Launch."""

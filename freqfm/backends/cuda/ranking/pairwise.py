@@ -190,14 +190,6 @@ class PairwiseFamily(Family):
         )
         self._known = [device.to_device(part.astype(np.int32)) for part in problem.known]
 
-    def lists_shape(self, n_batches, n_pairs):
-        """Return how many lists of negatives batches need, and the length of a list."""
-        return n_pairs, self._problem.n_negatives
-
-    def n_negatives(self, n_rows, n_pairs):
-        """Return how many negatives batches of some size have."""
-        return n_pairs * self._problem.n_negatives
-
     def run(self, launch):
         """Train on the batches of a Launch."""
         args = PairwiseArgs(

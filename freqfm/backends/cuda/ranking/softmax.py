@@ -651,18 +651,6 @@ class SoftmaxFamily(Family):
         """The gradients by the users of the rows of the last batch."""
         return self._scratch.user_gradients
 
-    def lists_shape(self, n_batches, n_pairs):
-        """Return how many lists of negatives batches need, and the length of a list."""
-        separate = self._problem.negatives_code == NEGATIVES_SEPARATE
-        return n_pairs if separate else n_batches, self._problem.n_negatives
-
-    def n_negatives(self, n_rows, n_pairs):
-        """Return how many negatives batches of some size have."""
-        if self._problem.negatives_code == NEGATIVES_IN_BATCH:
-            return n_pairs
-        m = self._list_length(1)
-        return n_rows * m if self._separate else np.full_like(n_rows, m)
-
     def _set_proposal(self, proposal):
         if self._corrections is not None and self._proposal is proposal:
             return
