@@ -26,7 +26,6 @@ from scipy.stats import spearmanr
 
 from freqfm import Word2Vec
 from freqfm._input.validation import count_threads
-from freqfm.estimators.word2vec.documents import Documents
 
 D, WINDOW, NEGATIVES, MIN_COUNT = 100, 5, 5, 5
 
@@ -53,10 +52,10 @@ class Freqfm:
     def __init__(self, text, architecture, n_threads):
         self.model = model = freqfm_model(architecture, 1000, n_threads, 0)
         optimizer = model._resolve_optimizer()
-        read = Documents.read(text, model.analyzer)
-        vocabulary = {token: i for i, token in enumerate(read.vocabulary(MIN_COUNT))}
-        corpus = model._checked_corpus(read, vocabulary)
-        model._init_model(vocabulary, corpus, optimizer)
+        vocabulary, corpus = model._read(text, {})
+        optimizer = model._with_rates(optimizer, corpus, len(vocabulary))
+        model._init_model(optimizer)
+        model._grow(vocabulary, corpus, optimizer)
         self.task, self.epoch = model._trainer_of(optimizer, corpus, True), 0
 
     def train(self, n_epochs):

@@ -100,10 +100,10 @@ def new_state(optimizer, counts, width):
 
 
 def grow_state(old, new):
-    """Return an optimizer's arrays with new rows at the end; unused arrays are empty."""
+    """Return an optimizer's arrays, at first {}, with new rows at the end; unused ones are empty."""
     grown = {}
     for name, rows in new.items():
-        parts = [part for part in (old[name], rows) if part.size]
+        parts = [part for part in (old.get(name, rows[:0]), rows) if part.size]
         grown[name] = as_kernel_array(np.concatenate(parts)) if parts else rows
     return grown
 

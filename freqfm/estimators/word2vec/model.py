@@ -334,15 +334,14 @@ class Word2Vec(
             unfinished = self.__dict__.pop("_unfinished", None)
             with release_signals():
                 optimizer = self._resolve_optimizer()
-                read = Documents.read(X, self.analyzer)
-                vocabulary = {token: i for i, token in enumerate(read.vocabulary(self.min_count))}
-                corpus = self._checked_corpus(read, vocabulary)
+                vocabulary, corpus = self._read(X, {})
                 hashed = {"X": [corpus.tokens, corpus.starts, list(vocabulary)]}
                 data = {"X": X, "y": y}
                 callbacks = FitCallbacks(self, data, hashed, self.max_iter, unfinished)
                 optimizer = self._with_rates(optimizer, corpus, len(vocabulary))
                 if unfinished is None:
-                    self._init_model(vocabulary, corpus, optimizer)
+                    self._init_model(optimizer)
+                    self._grow(vocabulary, corpus, optimizer)
                 else:
                     self._check_trainable(optimizer)
                 decays = self.schedule == "linear"
@@ -391,19 +390,13 @@ class Word2Vec(
             with release_signals():
                 optimizer = self._resolve_optimizer()
                 is_new = not hasattr(self, "vectors_")
-                vocabulary = {}
                 if not is_new:
                     self._check_trainable(optimizer)
-                    vocabulary = dict(self.vocabulary_)
-                read = Documents.read(X, self.analyzer)
-                for token in read.vocabulary(self.min_count, vocabulary):
-                    vocabulary[token] = len(vocabulary)
-                corpus = self._checked_corpus(read, vocabulary)
+                vocabulary, corpus = self._read(X, {} if is_new else self.vocabulary_)
                 optimizer = self._with_rates(optimizer, corpus, len(vocabulary))
                 if is_new:
-                    self._init_model(vocabulary, corpus, optimizer)
-                else:
-                    self._grow(vocabulary, corpus, optimizer)
+                    self._init_model(optimizer)
+                self._grow(vocabulary, corpus, optimizer)
                 trainer = self._trainer_of(optimizer, corpus, False)
             train(trainer, Phase(1), trial)
         return self
@@ -436,8 +429,18 @@ class Word2Vec(
         """Return the factor of the default rates, which decreases with the number of epochs."""
         return float(np.sqrt(_EPOCHS_OF_RATES / max(int(self.max_iter), _EPOCHS_OF_RATES)))
 
-    def _checked_corpus(self, read, vocabulary):
-        """Return the Corpus of documents; raise if there is nothing to learn from."""
+    def _read(self, X, known):
+        """Return the vocabulary, known tokens first, and the Corpus of documents.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If documents cannot be read, or there is nothing to learn from.
+        """
+        read = Documents.read(X, self.analyzer)
+        vocabulary = dict(known)
+        for token in read.vocabulary(self.min_count, known):
+            vocabulary[token] = len(vocabulary)
         corpus = read.corpus(vocabulary)
         if len(vocabulary) < 2 or corpus.longest < 2:
             raise ValueError(
@@ -451,7 +454,7 @@ class Word2Vec(
             f"n_components={self.n_components} for {len(vocabulary)} tokens",
             "Take fewer components, or raise min_count.",
         )
-        return corpus
+        return vocabulary, corpus
 
     def _initial_vectors(self, counts, seeds):
         """Return the vectors that tokens start with."""
@@ -462,17 +465,13 @@ class Word2Vec(
         generator = np.random.default_rng(seeds)
         return initializer.table((len(counts), n_components), generator, counts)
 
-    def _init_model(self, vocabulary, corpus, optimizer):
-        """Set the arrays of a new model."""
+    def _init_model(self, optimizer):
+        """Set the arrays of a new model, without tokens."""
         self._seed = draw_seed(self.random_state)
-        self.vocabulary_ = vocabulary
-        self.token_counts_ = corpus.counts(len(vocabulary))
-        self.vectors_ = self._initial_vectors(self.token_counts_, self._seed)
-        self.output_vectors_ = np.zeros_like(self.vectors_)
-        self._states = {
-            name: new_state(optimizer, self.token_counts_, table.shape[1])
-            for name, table in self._tables().items()
-        }
+        self.vocabulary_, self.token_counts_ = {}, np.zeros(0, dtype=np.int64)
+        self.vectors_ = np.zeros((0, int(self.n_components)), dtype=np.float32)
+        self.output_vectors_ = self.vectors_
+        self._states = {name: {} for name in self._tables()}
         self._optimizer_name = type(optimizer).__name__
         self._n_steps = np.zeros(1, dtype=np.int64)
         self.loss_curve_ = np.zeros(0)
@@ -484,7 +483,7 @@ class Word2Vec(
         return {"vectors": self.vectors_, "output_vectors": self.output_vectors_}
 
     def _grow(self, vocabulary, corpus, optimizer):
-        """Add the documents' counts, and rows for new tokens."""
+        """Add the documents' counts, and rows for new tokens; at first all are new."""
         n_old, n_new = len(self.vocabulary_), len(vocabulary)
         counts = corpus.counts(n_new)
         self.vocabulary_ = vocabulary
@@ -492,8 +491,10 @@ class Word2Vec(
             rows = self._initial_vectors(counts[n_old:], [self._seed, n_old])
             self.vectors_ = np.concatenate([self.vectors_, rows])
             self.output_vectors_ = np.concatenate([self.output_vectors_, np.zeros_like(rows)])
-            new = new_state(optimizer, counts[n_old:], self.vectors_.shape[1])
-            self._states = {name: grow_state(old, new) for name, old in self._states.items()}
+            self._states = {
+                name: grow_state(old, new_state(optimizer, counts[n_old:], rows.shape[1]))
+                for name, old in self._states.items()
+            }
         counts[:n_old] += self.token_counts_
         self.token_counts_ = counts
 
