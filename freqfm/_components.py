@@ -5,6 +5,7 @@ import functools
 import inspect
 import operator
 import weakref
+from abc import ABC
 from itertools import takewhile
 from numbers import Integral, Real
 
@@ -22,7 +23,7 @@ POSITIVE_OR_INFINITE = [Interval(Real, 0, None, closed="right")]
 NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
 
 
-class Component(BaseEstimator):
+class Component(BaseEstimator, ABC):
     """Base class of optimizers, losses, samplers and other exchangeable parts of estimators.
 
     A component holds hyper-parameters and nothing else, so it can be shared, cloned, searched
@@ -161,7 +162,7 @@ def refuse_ignored(axis, component, base):
     Raises
     ------
     TypeError
-        If something would be ignored, or a method or a formula is missing or invalid. The message
+        If something would be ignored, or a formula is missing or invalid. The message
         names the class and the attribute.
     """
     cls, shipped = type(component), _shipped(component)
@@ -171,7 +172,6 @@ def refuse_ignored(axis, component, base):
     if cls is shipped and not of_base and complete and vars(component).keys() <= _parameters(cls):
         # The user has set only the values of parameters.
         return
-    _check_methods(axis, cls, shipped)
     _check_formulas(axis, component, required)
     if is_first_check("formulas", component):
         component._warn_of_mistakes()
@@ -201,23 +201,6 @@ def _is_code(value):
 
 def _static(cls, name):
     return inspect.getattr_static(cls, name, None)
-
-
-def _is_abstract(cls, name):
-    return getattr(getattr(cls, name, None), "__isabstractmethod__", False)
-
-
-@functools.cache
-def _abstract_methods(cls):
-    """Return the methods that one of the package's classes leaves to be defined."""
-    return [name for name in dir(cls) if _is_abstract(cls, name)]
-
-
-def _check_methods(axis, cls, shipped):
-    """Raise if a class lacks methods: components are no ABCs, which would raise on their own."""
-    missing = [name for name in _abstract_methods(shipped) if _is_abstract(cls, name)]
-    if missing:
-        raise TypeError(f"{axis} is a {cls.__name__} without {', '.join(missing)}; define it.")
 
 
 # The checks that were made, with the parameters of the instances as text, by class.

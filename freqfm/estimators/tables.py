@@ -100,7 +100,7 @@ def new_state(optimizer, counts, width):
 
 
 def grow_state(old, new):
-    """Return an optimizer's arrays, at first {}, with new rows at the end; unused ones are empty."""
+    """Return an optimizer's arrays, first {}, with new rows at the end; unused ones are empty."""
     grown = {}
     for name, rows in new.items():
         parts = [part for part in (old.get(name, rows[:0]), rows) if part.size]
