@@ -15,31 +15,6 @@ def concatenated_ranges(starts, lengths):
     return integers
 
 
-def gather_rows_of(X, rows, ends, indices, data):
-    """Copy some rows of a CSR matrix, part by part.
-
-    Parameters
-    ----------
-    X : csr_array
-    rows : ndarray of int of shape (n_rows,)
-    ends : ndarray of shape (n_rows,)
-        Filled with where each row ends in the copy.
-    indices, data : ndarray
-        Filled with the entries.
-    """
-    step = max(1, _ENTRIES * len(rows) // max(1, len(data)))
-    begin = 0
-    for first in range(0, len(rows), step):
-        chunk = rows[first : first + step]
-        starts = X.indptr[chunk]
-        lengths = X.indptr[chunk + 1] - starts
-        at = concatenated_ranges(starts, lengths)
-        part = slice(begin, begin + len(at))
-        ends[first : first + step] = begin + np.cumsum(lengths)
-        indices[part], data[part] = X.indices[at], X.data[at]
-        begin = part.stop
-
-
 def csr_of(data, indices, indptr, shape):
     """Return the CSR matrix of arrays, which are neither copied nor cast."""
     X = sparse.csr_array(shape, dtype=np.float32)
@@ -62,13 +37,19 @@ def with_one_index_type(X):
 def take_rows(X, rows):
     """Return some rows of a canonical matrix as a canonical matrix.
 
-    Not ``X[rows]``: older scipy cannot index with an indptr wider than the indices.
+    Part by part, and not by ``X[rows]``: older scipy cannot index with an indptr wider than the
+    indices.
     """
     rows = np.asarray(rows)
-    n_entries = int((X.indptr[rows + 1] - X.indptr[rows]).sum())
-    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
-    indices, data = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
-    gather_rows_of(X, rows, indptr[1:], indices, data)
+    lengths = X.indptr[rows + 1] - X.indptr[rows]
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+    step = max(1, _ENTRIES * len(rows) // max(1, len(data)))
+    for first in range(0, len(rows), step):
+        chunk = slice(first, first + step)
+        at = concatenated_ranges(X.indptr[rows[chunk]], lengths[chunk])
+        part = slice(indptr[first], indptr[first] + len(at))
+        indices[part], data[part] = X.indices[at], X.data[at]
     return csr_of(data, indices, indptr, (len(rows), X.shape[1]))
 
 

@@ -522,23 +522,13 @@ def count_columns(X, weight=None, rows=None):
         for begin in range(0, X.nnz, _ENTRIES):
             np.add.at(counts, X.indices[begin : begin + _ENTRIES], 1)
         return counts
-    n_rows = X.shape[0] if rows is None else len(rows)
+    rows = np.arange(X.shape[0]) if rows is None else rows
     step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
-    for first in range(0, n_rows, step):
-        chunk = slice(first, first + step)
-        if rows is None:
-            indptr = X.indptr[first : first + step + 1]
-            indices = X.indices[indptr[0] : indptr[-1]]
-        else:
-            chunk = rows[chunk]
-            part = take_rows(X, chunk)
-            indptr, indices = part.indptr, part.indices
-        if weight.strides == (0,) and len(counts) <= len(indices):
-            # Weights of 1, see ``validate_weights``: faster, and exact in any order.
-            counts += np.bincount(indices, minlength=len(counts))
-        else:
-            # In the order of the entries, for chunks of any size.
-            np.add.at(counts, indices, np.repeat(weight[chunk], np.diff(indptr)))
+    for first in range(0, len(rows), step):
+        chunk = rows[first : first + step]
+        part = take_rows(X, chunk)
+        # In the order of the entries, for chunks of any size.
+        np.add.at(counts, part.indices, np.repeat(weight[chunk], np.diff(part.indptr)))
     return counts
 
 
@@ -648,7 +638,9 @@ def warn_of_large_values(estimator, X):
     if not X.nnz or max(X.data.max(), -X.data.min()) <= _LARGE:
         return
     squares = np.zeros(X.shape[1])
-    np.add.at(squares, X.indices, np.square(X.data, dtype=np.float64))
+    for begin in range(0, X.nnz, _ENTRIES):
+        chunk = slice(begin, begin + _ENTRIES)
+        np.add.at(squares, X.indices[chunk], np.square(X.data[chunk], dtype=np.float64))
     means = squares / np.maximum(count_columns(X), 1)
     large = np.flatnonzero(means > _LARGE**2)
     if len(large):

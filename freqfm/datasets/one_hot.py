@@ -132,18 +132,14 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         most = np.iinfo(np.int32).max
         if self.max_features is not None:
             most = check_integer("max_features", self.max_features, 1)
-        given, fields = X, _fields_of(X)
-        begins = not hasattr(self, "columns_")
-        if not begins:
-            validate_data(self, given, reset=False, skip_check_array=True)
-        # All categories are read before any is added: an error leaves the encoder unchanged.
-        known = [{}] * len(fields) if begins else self.columns_
+        fields, begins = _fields_of(X), not hasattr(self, "columns_")
+        validate_data(self, X, reset=begins, skip_check_array=True)
+        known = [{} for _ in fields] if begins else self.columns_
+        # All are read before any is added: an error leaves the columns as they were.
         for j, (values, columns) in enumerate(zip(fields, known, strict=True)):
             _check_categories(j, values, columns)
         if begins:
-            validate_data(self, given, reset=True, skip_check_array=True)
-            self.n_features_out_ = 0
-            self.columns_ = [{} for _ in fields]
+            self.columns_, self.n_features_out_ = known, 0
         for values, columns in zip(fields, self.columns_, strict=True):
             for value in dict.fromkeys(values):
                 if value not in columns and self.n_features_out_ < most:
