@@ -24,6 +24,17 @@ def power_law_rows(n_rows, n_columns, per_row, seed=0):
     return sparse.csr_array((data, indices.ravel(), indptr), shape=(n_rows, size * per_row))
 
 
+def task_of(model, X, **changes):
+    """Return the task that a recommender's ``fit`` trains, with some components changed."""
+    X = model._validate_interactions(X, reset=True)
+    model._count_known(X, reset=True)
+    components = model._bound(model._resolve_components(X, X)._replace(**changes), X)
+    model._start(X, components, reset=True)
+    model._remember(X)
+    model._keep_settings(components, X)
+    return model._make_trainer(components, X, X, None)
+
+
 class Epochs:
     """What ``model.fit(X)`` or ``model.fit(X, y)`` trains epoch by epoch."""
 
@@ -32,11 +43,7 @@ class Epochs:
             rows, _, optimizer = model._prepare(X, y, None, None, reset=True)
             self._task = model._begin(rows, optimizer, reset=True)
         else:
-            X, components = model._prepare(X, reset=True, partial=False)
-            model._init_model(X, components)
-            model._remember(X, more=False)
-            model._keep_settings(components, X)
-            self._task = model._make_trainer(components, X, None, X.nnz)
+            self._task = task_of(model, X)
         self._n_epochs = 0
 
     def restart(self):

@@ -24,6 +24,7 @@ import threadpoolctl
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from _data import click_parts, data_parser
+from _epochs import task_of
 from implicit.als import AlternatingLeastSquares
 from scipy import sparse
 
@@ -44,9 +45,7 @@ class Freqfm:
 
     def __init__(self, X, n_threads, solver):
         model = ALSRecommender(D, solver=solver, n_jobs=n_threads, random_state=0)
-        X, components = model._prepare(X, True, False)
-        model._init_model(X, components)
-        self.task = model._make_trainer(components, X, None, X.nnz)
+        self.task = task_of(model, X)
 
     def epoch(self):
         """Train one epoch; return its seconds."""

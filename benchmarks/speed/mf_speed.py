@@ -35,6 +35,7 @@ import threadpoolctl
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from _data import click_parts, data_parser
+from _epochs import task_of
 from _measure import installed
 from scipy import sparse
 
@@ -55,13 +56,7 @@ class Freqfm:
 
     def __init__(self, X, n_threads, block=None, **params):
         model = MFRecommender(D, n_jobs=n_threads, random_state=0, **params)
-        X, components = model._prepare(X, True, False)
-        model._init_model(X, components)
-        model._remember(X, more=False)
-        model._keep_settings(components, X)
-        if block is not None:
-            components = components._replace(block=block)
-        self.task = model._make_trainer(components, X, None, X.nnz)
+        self.task = task_of(model, X, **({} if block is None else {"block": block}))
         self.n_epochs = 0
 
     def n_rows(self):
