@@ -522,10 +522,10 @@ def count_columns(X, weight=None, rows=None):
         for begin in range(0, X.nnz, _ENTRIES):
             np.add.at(counts, X.indices[begin : begin + _ENTRIES], 1)
         return counts
-    rows = np.arange(X.shape[0]) if rows is None else rows
+    rows = range(X.shape[0]) if rows is None else rows
     step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
     for first in range(0, len(rows), step):
-        chunk = rows[first : first + step]
+        chunk = np.asarray(rows[first : first + step])
         part = take_rows(X, chunk)
         # In the order of the entries, for chunks of any size.
         np.add.at(counts, part.indices, np.repeat(weight[chunk], np.diff(part.indptr)))
