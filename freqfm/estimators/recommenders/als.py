@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -161,6 +162,7 @@ class ALSTrainer(TrainingTask):
         return losses, problem.penalties.astype(np.float64)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ALSRecommender(FactorsMixin, TrainedRecommender):
     """Matrix factorization for implicit feedback, by alternating least squares (iALS, WRMF).
 
@@ -320,7 +322,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     _records = {**TrainedRecommender._records, "_objective": Objective}
     _keeps_weights = True
 
-    _parameter_constraints: dict = {
+    _parameter_constraints: ClassVar = {
         **TrainedRecommender._parameter_constraints,
         "unobserved_weight": [*POSITIVE, None],
         "regularization": [*POSITIVE, None],
@@ -330,44 +332,14 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         "max_iter": POSITIVE_INTEGER,
     }
 
-    def __init__(
-        self,
-        n_components: int = 64,
-        *,
-        unobserved_weight: float | None = None,
-        regularization: float | None = None,
-        regularization_exponent: float = 1.0,
-        solver: str = "cg",
-        cg_steps: int = 3,
-        max_iter: int = 16,
-        n_recommendations: int = 10,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int | None = 5,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str = "cpu",
-    ):
-        self.n_components = n_components
-        self.unobserved_weight = unobserved_weight
-        self.regularization = regularization
-        self.regularization_exponent = regularization_exponent
-        self.solver = solver
-        self.cg_steps = cg_steps
-        self.max_iter = max_iter
-        self.n_recommendations = n_recommendations
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.device = device
+    n_components: int = field(default=64, kw_only=False)
+    unobserved_weight: float | None = None
+    regularization: float | None = None
+    regularization_exponent: float = 1.0
+    solver: str = "cg"
+    cg_steps: int = 3
+    max_iter: int = 16
+    n_iter_no_change: int | None = 5
 
     def partial_fit(self, X, y=None):
         """Add interactions to those known, and train one epoch on all; users and items may be new.

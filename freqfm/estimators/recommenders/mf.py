@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -67,6 +69,7 @@ def _counts_of_rows(name, n_rows, counts):
     return found if len(found) == n_rows else np.ones(n_rows)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MFRecommender(FactorsMixin, GradientRecommender):
     """Matrix factorization for implicit feedback, by default with the loss BSL.
 
@@ -276,7 +279,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     #: Which users and items have features: two arrays of bool; None without features.
     _described = None
 
-    _parameter_constraints: dict = {
+    _parameter_constraints: ClassVar = {
         **TrainedRecommender._parameter_constraints,
         "backbone": "no_validation",
         "loss": "no_validation",  # names and instances are resolved in fit
@@ -296,64 +299,23 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "init_scale": [*NON_NEGATIVE, None],
     }
 
-    def __init__(
-        self,
-        n_components: int = 128,
-        *,
-        backbone: str | Backbone = "linear",
-        loss: str | RankingLoss = "bsl",
-        similarity: str = "auto",
-        ranking: str = "auto",
-        temperature: float | str | Temperature | None = None,
-        negative_sampler: str | Sampler | None = "auto",
-        n_negatives: int | None = None,
-        optimizer: str | Optimizer = "auto",
-        learning_rate: float | None = None,
-        max_iter: int | None = None,
-        batch_size: int | None = None,
-        user_dropout: float | None = None,
-        weight_decay: float | None = None,
-        weight_decay_scope: str | None = None,
-        init: str | Initializer = "auto",
-        init_scale: float | None = None,
-        n_recommendations: int = 10,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int | None = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str = "cpu",
-    ):
-        self.n_components = n_components
-        self.backbone = backbone
-        self.loss = loss
-        self.similarity = similarity
-        self.ranking = ranking
-        self.temperature = temperature
-        self.negative_sampler = negative_sampler
-        self.n_negatives = n_negatives
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.user_dropout = user_dropout
-        self.weight_decay = weight_decay
-        self.weight_decay_scope = weight_decay_scope
-        self.init = init
-        self.init_scale = init_scale
-        self.n_recommendations = n_recommendations
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.device = device
+    n_components: int = field(default=128, kw_only=False)
+    backbone: str | Backbone = "linear"
+    loss: str | RankingLoss = "bsl"
+    similarity: str = "auto"
+    ranking: str = "auto"
+    temperature: float | str | Temperature | None = None
+    negative_sampler: str | Sampler | None = "auto"
+    n_negatives: int | None = None
+    optimizer: str | Optimizer = "auto"
+    learning_rate: float | None = None
+    max_iter: int | None = None
+    batch_size: int | None = None
+    user_dropout: float | None = None
+    weight_decay: float | None = None
+    weight_decay_scope: str | None = None
+    init: str | Initializer = "auto"
+    init_scale: float | None = None
 
     def _components_by_name(self, params):
         # What "auto" stands for in fit, with the loss that is set.

@@ -1,7 +1,11 @@
 """Recommenders that are trained in epochs: fits, early stopping, continued training."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
+from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -46,6 +50,7 @@ _VALIDATION_USERS = 5000
 _LEAST_EPOCHS = 5
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
     """A recommender that is trained in epochs, by a task for the epoch loop.
 
@@ -54,7 +59,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
 
     _writes_checkpoints = True
 
-    _parameter_constraints: dict = {
+    _parameter_constraints: ClassVar = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
         "n_recommendations": POSITIVE_INTEGER,
         "early_stopping": ["boolean"],
@@ -67,6 +72,18 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
         "random_state": ["random_state", np.random.Generator],
         "device": "no_validation",  # see backends.get
     }
+
+    n_components: int = field(default=64, kw_only=False)
+    n_recommendations: int = 10
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int | None = 10
+    tol: float = 1e-4
+    warm_start: bool = False
+    verbose: int = 0
+    n_jobs: int | None = None
+    random_state: int | np.random.RandomState | np.random.Generator | None = None
+    device: str = "cpu"
 
     # Hooks, in the order in which ``fit`` and ``partial_fit`` call them.
 

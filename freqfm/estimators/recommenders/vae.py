@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import pairwise
 from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -50,6 +52,7 @@ _ROWS = 4096
 _INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FastVAERecommender(GradientRecommender):
     """Variational autoencoder for implicit feedback, by full or sampled softmax.
 
@@ -276,7 +279,7 @@ class FastVAERecommender(GradientRecommender):
     }
     _keeps_weights = True
 
-    _parameter_constraints: dict = {
+    _parameter_constraints: ClassVar = {
         **TrainedRecommender._parameter_constraints,
         "hidden_layer_sizes": ["array-like"],
         "decoder_layer_sizes": ["array-like"],
@@ -301,72 +304,28 @@ class FastVAERecommender(GradientRecommender):
         "early_stopping": ["boolean", StrOptions({"auto"})],
     }
 
-    def __init__(
-        self,
-        n_components: int = 64,
-        *,
-        hidden_layer_sizes: ArrayLike = (200,),
-        decoder_layer_sizes: ArrayLike = (),
-        activation: str = "tanh",
-        similarity: str = "cosine",
-        temperature: float | str | Temperature | None = None,
-        negative_sampler: str | Sampler = "auto",
-        n_negatives: int | None = None,
-        n_codewords: int | None = None,
-        kl_weight: float | str = 0.05,
-        kl_warm_up: int = 8,
-        n_samples: int = 1,
-        dropout: float = 0.5,
-        dropout_on: str = "input",
-        optimizer: str | Optimizer = "adam",
-        learning_rate: float | None = None,
-        max_iter: int = 24,
-        batch_size: int | None = None,
-        weight_decay: float = 0.0,
-        weight_decay_scope: str = "full",
-        init: str | Initializer = "spectral",
-        n_recommendations: int = 10,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int | None = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        verbose: int = 0,
-        n_jobs: int | None = None,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str = "cpu",
-    ):
-        self.n_components = n_components
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.decoder_layer_sizes = decoder_layer_sizes
-        self.activation = activation
-        self.similarity = similarity
-        self.temperature = temperature
-        self.negative_sampler = negative_sampler
-        self.n_negatives = n_negatives
-        self.n_codewords = n_codewords
-        self.kl_weight = kl_weight
-        self.kl_warm_up = kl_warm_up
-        self.n_samples = n_samples
-        self.dropout = dropout
-        self.dropout_on = dropout_on
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.weight_decay = weight_decay
-        self.weight_decay_scope = weight_decay_scope
-        self.init = init
-        self.n_recommendations = n_recommendations
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.device = device
+    n_components: int = field(default=64, kw_only=False)
+    hidden_layer_sizes: ArrayLike = (200,)
+    decoder_layer_sizes: ArrayLike = ()
+    activation: str = "tanh"
+    similarity: str = "cosine"
+    temperature: float | str | Temperature | None = None
+    negative_sampler: str | Sampler = "auto"
+    n_negatives: int | None = None
+    n_codewords: int | None = None
+    kl_weight: float | str = 0.05
+    kl_warm_up: int = 8
+    n_samples: int = 1
+    dropout: float = 0.5
+    dropout_on: str = "input"
+    optimizer: str | Optimizer = "adam"
+    learning_rate: float | None = None
+    max_iter: int = 24
+    batch_size: int | None = None
+    weight_decay: float = 0.0
+    weight_decay_scope: str = "full"
+    init: str | Initializer = "spectral"
+    early_stopping: bool | str = "auto"
 
     def transform(self, X):
         """Return the mean of the latent vectors of users by their histories.
