@@ -206,6 +206,10 @@ class ShardedMachine(Sharded):
         self.model, self.optimizer, self._rows = model, optimizer, rows
         self._start(rows.cluster, rows.homes, Layout(model, optimizer))
 
+    def state(self):
+        """Return all arrays that training changes."""
+        return self.model._trained_arrays()
+
     def _sent_trainers(self):
         rows = self._rows
         (model,) = self._cluster.send([self.model.to_local()])

@@ -581,9 +581,8 @@ class InteractionRecommender(
         codes = self._find(kind, ids, f"{kind}s")
         given = {"candidates": as_list(candidates), "exclude": as_list(exclude)}
         lists = {n: self._known(kind, of, n) for n, of in given.items() if of is not None}
-        found, scores = getattr(self.estimator_, f"similar_{kind}s")(
-            codes, n_recommendations, **lists
-        )
+        k = check_count("n_recommendations", n_recommendations)
+        found, scores = getattr(self.estimator_, f"similar_{kind}s")(codes, k, **lists)
         return _match_query(_is_list(ids), self._named(kind, found), scores)
 
     @_if_estimator_has("_embed")
