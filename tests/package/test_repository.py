@@ -48,12 +48,16 @@ def test_citation_is_of_this_version():
 
 def test_files_that_contributing_names_exist():
     text = read("CONTRIBUTING.rst")
-    named = set(re.findall(r"``((?:freqfm|tests|docs)/[\w/]+\.(?:py|rst))``", text))
-    # What the recipes create.
-    examples = {"_momentum.py", "_warm_up.py", "_item_features.py", "backend.py"}
-    examples |= {"contrastive.py", "_rectified.py"}
-    missing = {path for path in named if not (ROOT / path).exists()}
-    assert {Path(path).name for path in missing} == examples
+    named = set(re.findall(r"``([\w/]+\.(?:py|rst))``", text))
+    folders = ("freqfm", "tests", "docs", "benchmarks")
+    files = [*ROOT.glob("*.rst"), *(p for folder in folders for p in (ROOT / folder).rglob("*.*"))]
+    missing = {
+        name for name in named if not any(path.as_posix().endswith(f"/{name}") for path in files)
+    }
+    # The recipes create these.
+    examples = {"optimizers/_momentum.py", "temperatures/_warm_up.py", "samplers/_rectified.py"}
+    examples |= {"backbones/_item_features.py", "backends/cpu/ranking/contrastive.py"}
+    assert missing == examples
 
 
 def test_conda_recipe_repeats_the_metadata():
