@@ -13,8 +13,7 @@ from sklearn.utils import column_or_1d
 from freqfm._input.validation import checked_csr, summed_csr
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
-from freqfm.estimators.fm.pointwise import base_score
-from freqfm.estimators.fm.targets import check_labels
+from freqfm.estimators.fm.targets import base_score, check_labels
 
 __all__ = ["RoundTrainer", "Shard", "ShardTrainer", "collect", "describe", "predicted"]
 

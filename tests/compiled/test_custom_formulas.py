@@ -38,8 +38,7 @@ from freqfm._numba.jit import JIT_DISABLED, specialised
 from freqfm.backbones import Features
 from freqfm.backends.cpu.fm.plain import fm_score, fm_train
 from freqfm.datasets import make_interactions
-from freqfm.estimators.fm.pointwise import base_score, expect, mean_loss
-from freqfm.estimators.fm.targets import warn_of_spread
+from freqfm.estimators.fm.targets import base_score, expect, mean_loss, warn_of_spread
 from freqfm.losses import (
     CCL,
     LOSSES,

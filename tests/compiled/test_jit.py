@@ -42,7 +42,7 @@ from freqfm.backbones import BACKBONES, Features, Linear
 from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
 from freqfm.backends.cpu.team import Team
-from freqfm.estimators.fm.pointwise import base_score, expect, mean_loss
+from freqfm.estimators.fm.targets import base_score, expect, mean_loss
 from freqfm.losses import RANKING_LOSSES, Loss, LogLoss, Softmax, SquaredError
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam
 from freqfm.samplers import DNS, SAMPLERS, Popularity, Uniform

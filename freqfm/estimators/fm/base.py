@@ -38,8 +38,8 @@ from freqfm._versions import VersionStamp
 from freqfm._warnings import warn_user
 from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
-from freqfm.estimators.fm.pointwise import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
+from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.tables import OptimizerStateMixin, check_steps
 from freqfm.estimators.training import (

@@ -17,8 +17,7 @@ from freqfm._input.validation import (
 )
 from freqfm._signals import hold_signals
 from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
-from freqfm.estimators.fm.pointwise import RunningBaseScore
-from freqfm.estimators.fm.targets import check_labels
+from freqfm.estimators.fm.targets import RunningBaseScore, check_labels
 from freqfm.estimators.fm.trainer import ModelTask, checked_score
 from freqfm.estimators.training import check_finite
 

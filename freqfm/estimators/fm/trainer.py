@@ -11,7 +11,7 @@ from freqfm import backends
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import count_columns, count_threads
 from freqfm.backends.base import FMObjective, FMProblem, RankedTraining, Snapshot, TowerTraining
-from freqfm.estimators.fm.pointwise import base_score
+from freqfm.estimators.fm.targets import base_score
 from freqfm.estimators.training import TrainingTask
 from freqfm.losses import Loss
 
