@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from freqfm._versions import __version__, show_versions
 from freqfm.exceptions import DivergenceError
 
-# What type checkers see of the names below.
+# For type checkers: the names below.
 if TYPE_CHECKING:
     # isort: off
     from freqfm import (

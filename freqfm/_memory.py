@@ -19,15 +19,14 @@ _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MA
 
 
 def check_room(n_megabytes, what):
-    """Raise if the process may not take so much more memory, for instance under ``ulimit -v``.
+    """Raise if the process cannot allocate this much memory, for instance under ``ulimit -v``.
 
-    LLVM and BLAS, which have no other way to report that their memory cannot be had, would end the
-    process, or wait forever.
+    LLVM and BLAS would end the process or wait forever, as they cannot report a failed allocation.
 
     Raises
     ------
     MemoryError
-        It says what needs how much.
+        The message says how much memory is needed, and for which purpose.
     """
     try:
         mmap.mmap(-1, n_megabytes << 20, **_PRIVATE).close()
@@ -41,8 +40,8 @@ def check_room(n_megabytes, what):
 def aligned_zeros(shape, dtype=np.float32):
     """Return an array of zeros that begins with a cache line and is far from others.
 
-    Vectors of 16, 32 or 64 numbers then fill whole lines: a row is fetched by one line less, and no
-    line has rows of two threads. NumPy's own arrays begin anywhere.
+    Vectors of 16, 32 or 64 numbers then fill whole lines: a row has one line less, and no line has
+    rows of two threads. Arrays of NumPy may begin at any address.
     """
     return _aligned(np.zeros, shape, dtype)
 

@@ -1,4 +1,4 @@
-"""Signals such as Ctrl-C, held back where an exception would leave work half done.
+"""Signals such as Ctrl-C, held back while an exception would interrupt work that must complete.
 
 Python calls the handler of a signal between any two instructions of the main thread, and the
 handler may raise. Code that must run as a whole, such as writing a checkpoint or waiting for

@@ -1,4 +1,4 @@
-"""The package's version: in files of models, and beside those of its environment."""
+"""The version of the package, in files of models, and the versions of its environment."""
 
 import platform
 import sys

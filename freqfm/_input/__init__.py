@@ -1,1 +1,1 @@
-"""What users give, turned into arrays: checks, tables of interactions, ids, columns, rows."""
+"""Input of users as arrays: checks, tables of interactions, ids, columns, rows."""

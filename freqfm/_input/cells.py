@@ -1,4 +1,4 @@
-"""Cells of tables as Python objects: equal values are equal, whichever container holds them."""
+"""Cells of tables as Python objects, which are equal for equal values in any container."""
 
 import math
 from collections.abc import Mapping, Set
@@ -13,7 +13,7 @@ from freqfm._input.ids import is_missing
 from freqfm._input.validation import refuse_unread
 from freqfm._messages import cut, shown
 
-# What needs no conversion.
+# Types that need no conversion.
 _PLAIN = {bool, bytes, int, str, type(None)}
 
 

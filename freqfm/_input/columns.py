@@ -21,7 +21,7 @@ _NAMES = {
 _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
 
 # Names that pandas, Polars and others give to how often a group occurs; 0 is that of a Series
-# without a name. Of a table with other columns they may mean anything.
+# without a name. In a table with other columns they may have any meaning.
 _COUNTS = ["0", "count_all", "count_star()", "len", "n", "size"]
 
 # What may follow a name: "user_id".
@@ -32,7 +32,7 @@ _TYPE = re.compile(":(token|float)(_seq)?$")
 
 
 def role_of(name):
-    """Return what a column of this name holds: "user", "item", "value", "time" or None."""
+    """Return the role of a column by its name: "user", "item", "value", "time" or None."""
     name = _plain(name)
     role = _ROLES.get(_ENDING.sub("", name))
     return role if role in ("user", "item") else _ROLES.get(name)
@@ -44,7 +44,7 @@ def is_rating(name):
 
 
 def is_count(name):
-    """Return whether a column beside groups of a table tells how often each of them occurs."""
+    """Return whether a column beside groups of a table is the number of rows of each group."""
     return str(name) in _COUNTS
 
 

@@ -20,7 +20,7 @@ def is_lazy(X):
 
 
 def as_native(X):
-    """Return what a DataFrame of narwhals wraps, and anything else as it is."""
+    """Return the object that a DataFrame of narwhals wraps; other objects unchanged."""
     if type(X).__module__.split(".")[0] != "narwhals":
         return X
     import narwhals

@@ -8,7 +8,7 @@ import numpy as np
 
 from freqfm._messages import cut, shorten, shown
 
-# So many known ids are put into a dict in the time that it takes to search for one among them.
+# Number of known ids that are put into a dict in the time of one search among them.
 _FEW = 60
 
 
@@ -62,7 +62,7 @@ def check_present(values, name):
 
 
 def is_missing(value):
-    """Return whether a value is None, NaN, or what stands for either in NumPy or pandas."""
+    """Return whether a value is None, NaN, or a missing value of NumPy or pandas."""
     # pandas' NA cannot be compared; its NaT is unequal to itself, as NaN and NumPy's NaT are.
     if value is None or type(value).__name__ == "NAType":
         return True
@@ -71,7 +71,7 @@ def is_missing(value):
 
 
 def as_list(values):
-    """Return sets, views of dicts, iterators and arrays of Arrow as lists, others as they are.
+    """Return sets, views of dicts, iterators and arrays of Arrow as lists; others unchanged.
 
     Values that are hidden in a masked array are None.
     """
@@ -223,10 +223,10 @@ def find_codes(known, order, values, name):
 
 
 def _check_kind(known, values, name):
-    """Raise if one of the values has no order among the known ids, as strings among numbers.
+    """Raise if one of the values cannot be compared with the known ids, as strings with numbers.
 
-    Nor have truth values, which are a mask rather than ids: they would be the numbers 0 and 1. And
-    fractions are no ids among integers.
+    Truth values, which would be the numbers 0 and 1, are refused, since they are a mask rather than
+    ids, and so are fractions among integers.
     """
     one = known.item(0)
     fractions = isinstance(one, int) and values.dtype.kind == "f" and (values % 1 != 0).any()
@@ -288,7 +288,7 @@ def extend_ids(known, order, ids, name):
         numbers = len(known) + np.arange(len(fresh))
         codes[new] = numbers[places]
         joined = _joined(known, fresh)
-        # Merged, not sorted again with all others: a log that is read in chunks adds some in each.
+        # Merged, not sorted with all others again: each chunk of a log adds some ids.
         places = np.searchsorted(joined[: len(known)], joined[len(known) :], sorter=order)
         known, order = joined, np.insert(order, places, numbers)
     return codes, known, order

@@ -1,4 +1,4 @@
-"""Tables of interactions, as users have them, and the roles of their columns."""
+"""Tables of interactions in any container, and the roles of their columns."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
@@ -24,7 +24,7 @@ _MOST_COLUMNS = 10
 # The share of rows with zeros in place of both ids above which a table looks like a matrix.
 _EMPTY = 0.4
 
-# What errors advise.
+# The advice of errors.
 _FOR_MATRICES = (
     "fit a recommender that takes matrices, such as MFRecommender, and split its users with KFold"
 )
@@ -347,7 +347,7 @@ class InteractionTable:
 
 
 def with_groups(X):
-    """Return what pandas has counted or summed by groups, with these as columns."""
+    """Return counts or sums of pandas by groups with the groups as columns; others unchanged."""
     groups = getattr(getattr(X, "index", None), "names", [])
     if not hasattr(X, "iloc") or len(groups) < 2:
         return X
@@ -404,7 +404,7 @@ class LazyTable:
 def _joined(tables):
     """Yield tables of pyarrow, small ones one below the other until they have enough rows.
 
-    What is done with a chunk takes time for all ids that are known, so chunks of few rows, as of
+    The time for a chunk grows with the number of known ids, so chunks of few rows, as from
     thousands of small files, would take far longer than their rows.
     """
     waiting, n_rows = [], 0

@@ -19,7 +19,7 @@ _MANY = 100
 # Wider matrices are not searched for tables; in narrow ones large ids suffice for a warning.
 _WIDEST, _NARROW = 12, 4
 
-# Ids are in every row, though one of them may be 0; few items are had by so many users.
+# Ids are in every row, though one of them may be 0; few items have interactions of so many users.
 _FILLED = 0.75
 
 # Whole numbers that rise over so many rows are ids, or of which so many rows have all but a few.
@@ -27,7 +27,7 @@ _RISING, _COMPLETE = 5, 20
 
 
 class _Column(NamedTuple):
-    """What the values of a column tell."""
+    """Properties of the values of a column."""
 
     is_filled: bool = False  #: whole numbers, most of them positive
     is_large: bool = False  #: whole numbers, some as large as ids
@@ -37,7 +37,7 @@ class _Column(NamedTuple):
 
     @classmethod
     def of(cls, values):
-        """Look at the values of a column of two rows or more."""
+        """Return the properties of a column of two rows or more."""
         values = np.asarray(values)
         is_text = isinstance(values[0], (str, bytes))
         numbers = as_floats(values)

@@ -26,8 +26,8 @@ def csr_of(data, indices, indptr, shape):
 def with_one_index_type(X):
     """Return a CSR matrix of the same arrays whose indptr has the type of the indices, if it fits.
 
-    Compiled code of scipy and scikit-learn takes no others, and older scipy would cast both to the
-    wider of the two in what it makes of a matrix.
+    Compiled code of scipy and scikit-learn takes no other matrices, and in results of older scipy
+    both would have the wider type.
     """
     fits = X.nnz <= np.iinfo(X.indices.dtype).max
     indptr = X.indptr.astype(X.indices.dtype, copy=False) if fits else X.indptr

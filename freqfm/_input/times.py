@@ -37,7 +37,7 @@ _RANGES = (
 
 
 def are_times(numbers):
-    """Return for each number whether it is one that a time has, and hardly a value or an id."""
+    """Return for each number whether it is in a range of times, but unlikely a value or an id."""
     least, most = _TIMES
     return (numbers >= least) & (numbers < most)
 
@@ -77,7 +77,7 @@ def time_ranks(values, name):
 
 
 def _as_text(value):
-    """Return dates as text, with the offset of their time zone; other times as they are.
+    """Return dates as text, with the offset of their time zone; other times unchanged.
 
     Python compares dates of one time zone by the clock, also in the hour that is repeated when
     summer time ends, and NumPy converts dates to units that may not hold them.
@@ -90,7 +90,7 @@ def _as_text(value):
 
 
 def _moments(texts, codes, name):
-    """Return what distinct texts stand for, in an array of objects that can be sorted."""
+    """Return the times that distinct texts mean, in an array of objects that can be sorted."""
     moments = np.empty(len(texts), dtype=object)
     stripped = [text.strip() for text in texts.tolist()]
     are_numbers = list(map(bool, map(_NUMBER.fullmatch, stripped)))

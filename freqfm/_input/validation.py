@@ -1,4 +1,4 @@
-"""Checks of user input, and its conversion to what kernels read."""
+"""Checks of user input, and its conversion to the arrays that kernels read."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from freqfm._warnings import warn_once, warn_user
 # Entries of a large matrix that are processed at a time.
 _ENTRIES = 1 << 20
 
-# Where Linux tells how much memory a container may use: control groups, versions 2 and 1.
+# Files of Linux with the memory limit of a container: control groups, versions 2 and 1.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 _ADVICE_FOR_MISSING = (
@@ -30,11 +30,10 @@ _ADVICE_FOR_MISSING = (
     "own."
 )
 
-# Root mean square of a column from which a fit warns: the interactions beside it suffer.
+# Root mean square of a column above which a fit warns: its interactions are learned badly.
 _LARGE = 4.0
 
-# Equally heavy interactions that would have as spread a weight, as a share of all, below which a
-# fit warns.
+# Effective number of interactions by their weights, as a share of all, below which a fit warns.
 _FEW = 0.1
 
 
@@ -189,7 +188,7 @@ def refuse_dates(name, values):
 
 
 def _dtypes(values):
-    """Return the types of the columns of a DataFrame, of an array, or of what a list holds."""
+    """Return the types of the columns of a DataFrame, of an array, or of the items of a list."""
     values = as_native(values)
     if hasattr(values, "columns"):
         # Tables of pyarrow have a schema. Categories have a type in pandas, and in pyarrow.
@@ -216,7 +215,7 @@ def _is_temporal(dtype):
 
 @contextlib.contextmanager
 def named(name, advice=_ADVICE_FOR_MISSING):
-    """Let errors for what is missing, no number, or beyond the float range, name the argument.
+    """Let errors of values that are missing, not numbers, or too large name the argument.
 
     ``advice`` says what to do about missing values.
     """
@@ -263,16 +262,16 @@ def refuse_unread(X):
 
 _OF_OWNER = object()
 
-# For each owner, what ``LearnedArrays.once`` has found, and in which attributes.
+# For each owner, the results of ``LearnedArrays.once`` and the attributes that they depend on.
 _FOUND = weakref.WeakKeyDictionary()
 
 
 class LearnedArrays:
-    """Checks the arrays of a model for what compiled code, which checks nothing, relies on.
+    """Checks the arrays of a model for the properties that compiled code does not check.
 
     Learned attributes can be assigned, and are read from files. Every method raises a ValueError
     that names the attribute. Shapes are checked in constant time; only ``indices`` reads the
-    values. What reads those of all rows is called by ``once``, or when the model is trained.
+    values. Checks of all rows are called by ``once``, or when the model is trained.
 
     Parameters
     ----------
@@ -348,11 +347,11 @@ class LearnedArrays:
             )
 
     def once(self, names, find):
-        """Return what ``find`` returns, which is called again when an attribute has been replaced.
+        """Return the result of ``find``, which is called again when an attribute has been replaced.
 
-        So a call costs what it asks for, however large the model is. Attributes may be changed in
-        place without notice: what compiled code reads must be a copy of theirs. Nothing of it is
-        stored or copied with the owner.
+        So the time of a call does not grow with the model. Attributes may be changed in place
+        without notice: compiled code must read copies of them. Results are not stored or copied
+        with the owner.
 
         Parameters
         ----------
@@ -379,7 +378,7 @@ class LearnedArrays:
 
 
 def check_structure(X, name="X", read_indices=True):
-    """Raise if a sparse matrix has indices out of bounds, which scipy's compiled code trusts.
+    """Raise if a sparse matrix has indices out of bounds, which compiled code of scipy follows.
 
     Those of the columns of a CSR matrix are not read without ``read_indices``.
     """
@@ -443,8 +442,8 @@ def _check_indices(indices, n, axis, name):
 def checked_csr(X, name="X"):
     """Return a sparse matrix of any format as CSR; raise if its indices are out of bounds.
 
-    CSR is returned as it is. Other formats become float64, since scipy adds up entries that repeat
-    a pair in the type of the data, where 256 ones of uint8 are nothing.
+    CSR is returned unchanged. Other formats become float64, since scipy adds up entries that repeat
+    a pair in the type of the data, in which 256 ones of uint8 are 0.
     """
     check_structure(X, name)
     if X.format == "csr":
@@ -541,9 +540,9 @@ def as_kernel_array(array, dtype=np.float32):
 
 
 def as_kernel_input(array, dtype=np.float32):
-    """Return an array as kernels expect it that only read it.
+    """Return an array in the form of the arguments that kernels only read.
 
-    Kernels are compiled for writable arrays. A read-only one is passed off as writable: if
+    Kernels are compiled for writable arrays. A read-only array is passed as if it were writable: if
     ``joblib.load(path, mmap_mode="r")`` has mapped a model into memory, a copy of the whole table
     would take longer than a prediction.
     """
@@ -562,7 +561,7 @@ class _PassedOff:
 
 def is_canonical(X):
     """Return whether rows are sorted without duplicates, and no zero is stored."""
-    # A new matrix: what scipy has found of the given one may be stale.
+    # A new matrix: flags of the given one may be stale.
     n_stored = X.indptr[-1]
     has_zeros = np.count_nonzero(X.data[:n_stored]) < n_stored
     return not has_zeros and with_one_index_type(X).has_canonical_format
@@ -724,7 +723,7 @@ def physical_memory():
     except (AttributeError, ValueError, OSError):
         return None
     for path in _LIMITS:
-        # Elsewhere there is no such file, or it says "max".
+        # On other systems there is no such file; without a limit it contains "max".
         with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
             memory = min(memory, int(file.read()))
     try:

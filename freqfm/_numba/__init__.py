@@ -1,4 +1,4 @@
-"""What compiled code needs of numba and LLVM beyond numba's public interface.
+"""Uses of numba and LLVM beyond numba's public interface.
 
 ``jit.py`` has the decorators, ``compiler.py`` makes compiling cheaper, ``extremes.py`` has ``min``
 and ``max``. ``code_cache.py`` and ``code_files.py`` keep compiled code on disk. ``blas.py``,

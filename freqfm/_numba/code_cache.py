@@ -1,4 +1,4 @@
-"""The folder of compiled code: where it is, and when it is trusted; hashes of what is compiled.
+"""The folder of compiled code: its place, and checks of its owner; hashes of compiled functions.
 
 Loading a file runs code from it, so a folder that another user can write to is not used.
 """
@@ -90,15 +90,15 @@ def checked_directory():
     Raises
     ------
     OSError
-        If another user could put files into it by now: it may have been deleted, and made again by
-        somebody else.
+        If another user can put files into it, for instance since it was deleted and created again
+        by another user.
     """
     _check(cache_directory())
     return cache_directory()
 
 
 def _has_code(folder):
-    """Return whether there is code to read, though perhaps none can be written."""
+    """Return whether there is code to read, even if none can be written."""
     return any(not entry.name.startswith(".") for entry in folder.iterdir())
 
 
@@ -206,7 +206,7 @@ class Fingerprint:
                 self._write("constant", repr(value))
 
     def _add_used(self, name, value, names):
-        """Add what a function uses; of a user's module, all that has one of these names."""
+        """Add the values that a function uses; of a user's module, all values with these names."""
         self._write("name", name)
         self.add(value)
         if not isinstance(value, types.ModuleType) or is_of_library(value.__name__):

@@ -20,7 +20,7 @@ from freqfm._warnings import warn_user
 
 __all__ = ["KernelCache", "file_name", "keep_on_disk", "load", "save"]
 
-# What the machine code of a kernel takes at most, and numba with the first one.
+# Most memory for the machine code of a kernel, and for numba with the first kernel.
 _MEGABYTES = 24
 
 

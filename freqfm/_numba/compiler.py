@@ -1,6 +1,6 @@
 """numba's compiler, made cheaper for functions that only compiled code calls.
 
-What a first fit compiles is a few kernels with many functions inside. numba compiles each of them
+A first fit compiles a few kernels with many functions inside. numba compiles each of them
 as if it were called on its own, with machine code of its own. Code without is optimized to the same
 kernels. Whatever is changed here are details of numba; ``tests/compiled/test_compiler.py`` notices
 a version of numba that ignores them, and ``jit.py`` leaves the work to numba if anything here
@@ -99,7 +99,7 @@ class _InnerCode(JITCodeLibrary):
 
     @property
     def codegen(self):
-        """What sets the environment."""
+        """The code that sets the environment."""
         return self
 
     def set_env(self, name, environment):

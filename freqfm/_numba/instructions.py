@@ -36,7 +36,7 @@ def _slot(context, builder, array_type, array, index):
 
 @intrinsic
 def atomic_add(typing_context, array, index, value):
-    """Add to an element of an array of int64; return what it was before."""
+    """Add to an element of an array of int64; return its previous value."""
 
     def codegen(context, builder, signature, args):
         slot = _slot(context, builder, signature.args[0], args[0], args[1])
@@ -56,8 +56,8 @@ def atomic_load(typing_context, array, index):
     return types.int64(array, types.intp), codegen
 
 
-# What tells a core that its thread waits for memory to change, by the kind of processor that code
-# is compiled for: the function of LLVM, and its argument.
+# The instruction by which a thread tells its core that it waits for memory to change, for each kind
+# of processor: the function of LLVM, and its argument.
 _PAUSES = {
     **dict.fromkeys(("x86_64", "amd64"), ("llvm.x86.sse2.pause", None)),
     **dict.fromkeys(("aarch64", "arm64"), ("llvm.aarch64.hint", 1)),
@@ -66,7 +66,7 @@ _PAUSES = {
 
 @intrinsic
 def pause(typing_context):
-    """Let the thread that shares the core, if there is one, have all of it for a moment."""
+    """Leave the core to the thread that shares it, if there is one, for some cycles."""
 
     def codegen(context, builder, signature, args):
         # Not ``platform.machine()``: an emulated process, as of Python for x86-64 on Windows for

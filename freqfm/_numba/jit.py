@@ -69,10 +69,10 @@ def _known(**options):
 _OPTIONS = {"error_model": "numpy", "fastmath": FASTMATH, **_known(_nrt=False)}
 _OF_KERNELS = {"nogil": True, **_known(no_cfunc_wrapper=True), **_OPTIONS}
 _INLINED = _known(forceinline=True)
-# Said, as a function takes what is not from the one that is compiled when it is called first.
+# Set explicitly: a function takes other options from the function that calls it first.
 _CALLED = _known(forceinline=False)
 
-# What the largest kernel takes while it is compiled.
+# Memory for the compilation of the largest kernel.
 _MEGABYTES = 96
 
 JIT_DISABLED = bool(numba.config.DISABLE_JIT)
@@ -105,7 +105,7 @@ def announce(name):
 
 
 def _cheaper():
-    """Return what compiles for less, or None if it does not work with this version of numba."""
+    """Return the module of the cheaper compiler, or None if this numba does not support it."""
     if not _failures:
         try:
             from freqfm._numba import compiler
@@ -176,7 +176,7 @@ def _inner(function, **options):
         return function
     cheaper = _cheaper()
     if cheaper:
-        # What a user has written may print, which needs the environment that numba sets.
+        # Functions of users may print, which needs the environment that numba sets.
         ours = function.__module__.split(".")[0] == PACKAGE
         try:
             return cheaper.inner_function(function, {**_OPTIONS, **options}, ours)
