@@ -12,7 +12,7 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel, subroutine
-from freqfm._numba.prefetch import LINE, prefetch_row_to_write
+from freqfm._numba.prefetch import LINE, prefetch_row
 from freqfm.backends.base import Batches, UpdateRule
 from freqfm.backends.cpu.ownership import owns
 from freqfm.backends.cpu.team import Member, synchronize
@@ -349,11 +349,11 @@ def _catch_up_row(k, missed, table, step, gradient):
 def _prefetch_state(token, table):
     """Prefetch a row and its optimizer state."""
     k = np.uint64(token)
-    prefetch_row_to_write(table.weights, k)
+    prefetch_row(table.weights, k)
     if table.first.shape[0] > 0:
-        prefetch_row_to_write(table.first, k)
+        prefetch_row(table.first, k)
     if table.second.shape[0] > 0:
-        prefetch_row_to_write(table.second, k)
+        prefetch_row(table.second, k)
 
 
 @inlined

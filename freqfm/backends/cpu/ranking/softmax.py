@@ -15,7 +15,7 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm._numba.blas import add_product, add_product_of_transposed, product_with_transposed
-from freqfm._numba.jit import ONE, ZERO, inlined, kernel, python_function
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel, python_function, subroutine
 from freqfm.backends.cpu.ranking.drawing import draw_for_rows
 from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
 from freqfm.backends.cpu.ranking.softmax_rows import (
@@ -70,7 +70,7 @@ def _n_negatives(batch, softmax, items):
     return softmax.negatives.shape[1]
 
 
-@inlined
+@subroutine
 def _list_items(member, batch, softmax, m, occurrences):
     """Write the tokens of a batch's positives and negatives; each thread writes a part."""
     code = softmax.negatives_code
@@ -92,7 +92,7 @@ def _list_items(member, batch, softmax, m, occurrences):
             occurrences.tokens[n_pairs + j] = item
 
 
-@inlined
+@subroutine
 def _gather_shared_negatives(member, batch, softmax, m, items, scratch):
     """Gather the batch's negatives; their gradients are stored after the sources of the rows."""
     begin, end = part(member, m)
@@ -108,7 +108,7 @@ def _tile_width(n, most):
     return -(-n // n_tiles(n, most))
 
 
-@inlined
+@subroutine
 def _score_tiles(member, panel, scratch):
     """Score the rows of a panel against the shared negatives."""
     n_rows, m = panel.end - panel.begin, panel.n_negatives
@@ -123,7 +123,7 @@ def _score_tiles(member, panel, scratch):
         )
 
 
-@inlined
+@subroutine
 def _add_gradient_tiles(member, panel, scratch):
     """Add a panel's gradients by its rows, and by the negatives.
 

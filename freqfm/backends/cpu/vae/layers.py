@@ -17,7 +17,7 @@ import numpy as np
 
 from freqfm._numba.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
-from freqfm._numba.prefetch import SOON, prefetch_row
+from freqfm._numba.prefetch import prefetch_row
 from freqfm.backends.base import Histories
 from freqfm.backends.cpu.logits import exponentials, largest_of_row, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
@@ -43,6 +43,9 @@ from freqfm.formulas.special import exp_of_minus
 
 # The most items of one matrix product, and the least if there are enough.
 TILE, _SMALLEST = 512, 256
+
+# How many vectors ahead one is prefetched.
+_SOON = 8
 
 # Items are always cut into this many chunks, and sums over items are sums over chunks, so results
 # are bitwise the same for any number of threads.
@@ -340,7 +343,7 @@ def _score_draws(rank, b, batch, weights, scratch):
     ids, log_q, scores = scratch.ids[b], scratch.log_q[b], scratch.scores[rank]
     first = rank * (n + 1)
     for j in range(n):
-        prefetch_row(weights, np.uint64(ids[np.uint64(min(j + SOON, n - 1))]))
+        prefetch_row(weights, np.uint64(ids[np.uint64(min(j + _SOON, n - 1))]))
         gather_row(weights, np.uint64(ids[j]), batch.n_unit, scratch.vectors, first + j)
     largest = -np.float32(np.inf)
     for j in range(n):
