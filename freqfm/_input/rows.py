@@ -41,13 +41,14 @@ def take_rows(X, rows):
     indices.
     """
     rows = np.asarray(rows)
-    lengths = X.indptr[rows + 1] - X.indptr[rows]
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(X.indptr[rows + 1] - X.indptr[rows], out=indptr[1:])
     indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
     step = max(1, _ENTRIES * len(rows) // max(1, len(data)))
     for first in range(0, len(rows), step):
         chunk = slice(first, first + step)
-        at = concatenated_ranges(X.indptr[rows[chunk]], lengths[chunk])
+        lengths = np.diff(indptr[first : first + step + 1])
+        at = concatenated_ranges(X.indptr[rows[chunk]], lengths)
         part = slice(indptr[first], indptr[first] + len(at))
         indices[part], data[part] = X.indices[at], X.data[at]
     return csr_of(data, indices, indptr, (len(rows), X.shape[1]))

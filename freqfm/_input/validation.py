@@ -521,13 +521,19 @@ def count_columns(X, weight=None, rows=None):
         for begin in range(0, X.nnz, _ENTRIES):
             np.add.at(counts, X.indices[begin : begin + _ENTRIES], 1)
         return counts
-    rows = range(X.shape[0]) if rows is None else rows
+    n_rows = X.shape[0] if rows is None else len(rows)
     step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
-    for first in range(0, len(rows), step):
-        chunk = np.asarray(rows[first : first + step])
-        part = take_rows(X, chunk)
+    for first in range(0, n_rows, step):
+        if rows is None:
+            chunk = slice(first, first + step)
+            indptr = X.indptr[first : first + step + 1]
+            indices = X.indices[indptr[0] : indptr[-1]]
+        else:
+            chunk = rows[first : first + step]
+            part = take_rows(X, chunk)
+            indptr, indices = part.indptr, part.indices
         # In the order of the entries, for chunks of any size.
-        np.add.at(counts, part.indices, np.repeat(weight[chunk], np.diff(part.indptr)))
+        np.add.at(counts, indices, np.repeat(weight[chunk], np.diff(indptr)))
     return counts
 
 
