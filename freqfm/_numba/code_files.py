@@ -31,7 +31,7 @@ def file_name(begins, *key):
 
 
 def load(name):
-    """Return what was saved under a name, or None. Damaged files are errors, of any kind.
+    """Return the code saved under a name, or None. Damaged files are errors, of any kind.
 
     LLVM would accept damaged code and run it: what is compressed has a checksum.
     """

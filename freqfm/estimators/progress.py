@@ -1,4 +1,4 @@
-"""What ``verbose`` shows of a fit: a progress bar where rich is installed, else a line an epoch."""
+"""Progress of a fit, for ``verbose``: a bar if rich is installed, else a line for each epoch."""
 
 import contextlib
 import time

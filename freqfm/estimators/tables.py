@@ -1,4 +1,4 @@
-"""Tables that an optimizer updates: its rule, its state, and what an epoch reads of both.
+"""Tables that an optimizer updates: its rule, its state, and the input of an epoch.
 
 Here ``tables`` is a dict of arrays; ``states`` has, by the same names, a dict of the optimizer's
 arrays for each of them, by the names that kernels know.
@@ -21,7 +21,7 @@ _SHAPES = {"per_row": "per_row", "first": "factors_first", "second": "factors_se
 
 
 class OptimizerStateMixin:
-    """Estimators whose optimizer has a state, which predictions do without."""
+    """Estimators whose optimizer has a state, which predictions do not need."""
 
     def without_optimizer_state(self):
         """Return a copy of the model that predicts the same, but cannot be trained further.

@@ -52,7 +52,7 @@ except ImportError:
             return self
 
     def with_callbacks(method):
-        """Return the method as it is: there are no callbacks to tear down."""
+        """Return the method unchanged: there are no callbacks to tear down."""
         return method
 
 
@@ -106,7 +106,7 @@ def attempt(estimator):
 
 
 def _damaged(estimator, found):
-    """Return the error of a checkpoint that does not hold what a fit has written."""
+    """Return the error of a checkpoint that does not have the content that a fit writes."""
     return ValueError(
         f"the state of training in the checkpoint does not fit this {type(estimator).__name__} "
         f"({found}); the file is damaged: start again with "
@@ -116,7 +116,7 @@ def _damaged(estimator, found):
 
 @contextlib.contextmanager
 def _discarding(trial):
-    """If the block fails, discard what the call has trained.
+    """If the block fails, discard the arrays that the call has trained.
 
     Trained arrays cannot be read from the memory of a GPU that has failed.
     """
@@ -140,7 +140,7 @@ class Phase(NamedTuple):
 
 
 class TrainingTask:
-    """What the epoch loop trains, see :class:`EpochLoop`; a context manager.
+    """A task that the epoch loop trains, see :class:`EpochLoop`; a context manager.
 
     Subclasses set ``model``, the estimator, whose arrays are updated in place, ``_backend``, the
     device, and ``_trainer``, a Trainer. They add ``run_epoch`` and ``_names``, the names of the
@@ -190,11 +190,11 @@ class TrainingTask:
         return {name: getattr(self.model, name).copy() for name in self._names}
 
     def extra(self):
-        """Return what a checkpoint stores besides the estimator: nothing."""
+        """Return the values that a checkpoint stores besides the estimator: none."""
         return {}
 
     def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""
+        """Restore the values that :meth:`extra` has returned."""
 
 
 class EpochLoop:
@@ -344,7 +344,7 @@ class EpochLoop:
         estimator.n_iter_ = estimator.best_iter_ = self.epoch
 
     def progress(self):
-        """Return what another loop needs to continue from here, apart from the model."""
+        """Return the state from which another loop can continue, except the model."""
         return {
             "first_epoch": self._first_epoch,
             "best_epoch": self._best_epoch,
@@ -479,7 +479,7 @@ class FitCallbacks:
             loop.task.restore_extra(self._unfinished["extra"])
         except MemoryError:
             raise
-        # The exception raised for what a damaged file holds depends on where the damage is.
+        # The exception for a damaged file depends on the place of the damage.
         except Exception as error:
             raise _damaged(self._estimator, f"{type(error).__name__}: {cut(error)}") from error
         self._unfinished = None

@@ -1,4 +1,4 @@
-"""Negative samplers: with which items a positive is compared, and with what probability.
+"""Negative samplers: the items that a positive is compared with, and their probabilities.
 
 Without a sampler, the sum of a softmax is over all items. :class:`Uniform`, :class:`Popularity` and
 :class:`InBatch` do not depend on the query. :class:`MIDX` and :class:`Kernel` do, and their time

@@ -247,13 +247,13 @@ class QuerySampler(Sampler):
 
 
 class _Recalled(NamedTuple):
-    """What is left of a proposal of an earlier call of ``fit``."""
+    """The codewords of a proposal of an earlier call of ``fit``."""
 
     codewords: np.ndarray
 
 
 def recall_codewords(codewords):
-    """Return the remains of an earlier call's last proposal; None if it had no codewords."""
+    """Return the codewords of an earlier call's last proposal; None if it had none."""
     return _Recalled(codewords) if len(codewords) else None
 
 

@@ -84,7 +84,7 @@ class Popularity(Uniform):
 
 
 class InBatch(Sampler):
-    """All positives of the batch are negatives for each other: draws by popularity, at no cost.
+    """All positives of the batch are negatives for each other: drawn by popularity, at no cost.
 
     Outside of training, ``sample`` draws in proportion to the counts.
 

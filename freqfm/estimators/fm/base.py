@@ -176,7 +176,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     #: Names of the arrays that are trained, and the class that trains them.
     _weight_names: ClassVar[tuple]
     _trainer = FMTrainer
-    #: What may help if training diverges, apart from a smaller learning rate.
+    #: A remedy if training diverges, besides a smaller learning rate.
     _divergence_hint = "scale the features (and a regression target) to about 1"
 
     _writes_checkpoints = True
@@ -188,7 +188,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         """Return the TowerTraining of dense layers, for rows of some weight, or None."""
 
     def _row_weights(self, y, weight, class_weights):
-        """Return the weights of rows times those of their classes, or as they are without these."""
+        """Return the weights of rows times those of their classes; unchanged without classes."""
         if class_weights is None:
             return weight
         numbers = np.searchsorted(self.classes_, y)
@@ -331,7 +331,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         return strongest_interactions(self, X, feature_names, n_pairs)
 
     def _fit_rows(self, X, given, trial, unfinished, reset):
-        """Do what ``fit`` does for rows in memory; ``given`` are the other arguments of ``fit``."""
+        """Fit to rows in memory; ``given`` are the other arguments of ``fit``."""
         y, sample_weight, *validation = given
         # With rows held out at random, a second phase trains on all rows.
         in_refit = unfinished is not None and unfinished["phase"] == 1
@@ -341,7 +341,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             folds = [validated] if validated else self._split(rows, labels)
             del labels
             validates = folds[0].held_out is not None
-            # With a warm start they are never trained on: the next call holds them out again.
+            # With a warm start they are not trained on: the next call holds out the same rows.
             refits = validates and not (validated or self.warm_start)
             callbacks = self._callbacks(rows, folds, unfinished)
             phase = self._phase(folds[0].n_trained, validates)
@@ -358,7 +358,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             callbacks.end_fit()
 
     def _fit_stream(self, stream, given, trial, unfinished, reset):
-        """Do what ``fit`` does for a stream; ``given`` are the other arguments of ``fit``."""
+        """Fit to a stream; ``given`` are the other arguments of ``fit``."""
         with release_signals():
             validation = self._validation_of_stream(*given)
             optimizer = self._checked_optimizer()
@@ -447,7 +447,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         return kind(self, rows, **options)
 
     def _refine_intercept(self, part):
-        """Add to the intercepts by how much the targets of a chunk change their base scores."""
+        """Add to the intercepts the changes of their base scores by the targets of a chunk."""
         rows, sums = part.rows, self._target_sums.copy()
         part.estimator._target_sums = sums
         weight = rows.of_trained(rows.weight)
@@ -657,7 +657,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         self._check_same_shape()
 
     def _grow(self, n_features):
-        """Give the model more features; what is new starts as in a new model."""
+        """Give the model more features; their weights start as in a new model."""
         self._check_learned()
         n_before = self.n_features_in_
         if n_features == n_before:
@@ -767,7 +767,7 @@ def given_names(X_val, y_val, sample_weight_val):
 
 
 def _warn_of_small_weights(optimizer, weight):
-    """Warn if "cf_sgd" would hardly move: it takes a weight for a number of rows."""
+    """Warn if weights are too small for "cf_sgd", which counts them like numbers of rows."""
     mean = float(weight.sum(dtype=np.float64)) / max(1, np.count_nonzero(weight))
     if isinstance(optimizer, CFSGD) and mean < _SMALL_WEIGHT:
         warn_user(

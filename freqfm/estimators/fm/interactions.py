@@ -89,7 +89,7 @@ def _alone(model):
 
 
 def _strengths(model, pairs, alone):
-    """Return what two features add to the score together, beyond what each adds alone."""
+    """Return the effects on the score of two features together, minus those of each alone."""
     n_rows, n_features = len(pairs), model.n_features_in_
     indptr = np.arange(0, 2 * n_rows + 1, 2)
     rows = kernel_csr(np.ones(2 * n_rows), pairs.ravel(), indptr, (n_rows, n_features))

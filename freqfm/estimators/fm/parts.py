@@ -1,8 +1,8 @@
 """The part of a model that a chunk of rows holds, trained apart and then written back.
 
 A chunk holds few of a large model's tokens. Their rows are gathered into small tables, which are
-trained and written back once all went well: so a chunk takes no time and no memory that grows with
-the model, and one that fails has changed nothing.
+trained and written back once all went well: so the time and memory of a chunk do not grow with the
+model, and a chunk that fails has changed nothing.
 """
 
 import copy
@@ -35,7 +35,7 @@ class WholeModel:
         if not counted:
             counts = count_columns(rows.X, rows.weight, rows.trained)
             model.token_counts_ = model.token_counts_ + counts
-            # The intercept is refined before training, and whoever undoes that has the old array.
+            # The intercept is refined before training; the old array is kept, to undo that.
             model.intercept_ = model.intercept_.copy()
 
     def write_back(self):
@@ -137,7 +137,7 @@ class ModelPart:
             self._copies.append(counts)
 
     def write_back(self):
-        """Write what was trained to the model. Signals must be held back by the caller."""
+        """Write the trained arrays to the model. Signals must be held back by the caller."""
         model, part = self._model, self.estimator
         for name in model._whole_names:
             getattr(model, name)[...] = getattr(part, name)

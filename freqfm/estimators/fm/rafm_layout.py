@@ -136,7 +136,7 @@ class Layout:
         return self.lay_out(self._state_widths(optimizer))[0]
 
     def lay_out(self, widths):
-        """Return what ``state_layout`` does, for given widths of states, and the total sizes."""
+        """Return the layout of states of given widths, see ``state_layout``, and total sizes."""
         sizes = widths * self.n_rows[:, None]
         ends = np.cumsum(sizes, axis=0)
         starts = ends - sizes

@@ -31,7 +31,7 @@ def as_triple(chunk):
 
 
 class StreamSurvey(NamedTuple):
-    """What a pass over a stream has counted."""
+    """The counts of a pass over a stream."""
 
     n_read: int  #: all rows
     n_rows: int  #: of positive weight
@@ -52,7 +52,7 @@ class StreamSurvey(NamedTuple):
         return np.append(self.counts, np.zeros(n_features - self.n_features))
 
     def hashed(self):
-        """Return what tells one stream from another, for checkpoints."""
+        """Return arrays that differ between streams, for checkpoints."""
         sizes = [self.n_rows, self.n_chunks, float(self.weight)]
         return {"X": [*sizes, self.counts], "y": self.targets.summary()}
 
@@ -215,7 +215,7 @@ class StreamTrainer(ModelTask):
     def _train(self, rows, epoch, number):
         """Train on a chunk; return the sum of its losses."""
         model, survey = self.model, self._survey
-        # By one thread: the one that reads works meanwhile.
+        # By one thread, since another one reads at the same time.
         part = model._part_of(rows, self.optimizer, counted=True)
         mean_weight = survey.weight / survey.n_rows
         task = model._trainer(part.estimator, self.optimizer, part.rows, survey.weight, mean_weight)

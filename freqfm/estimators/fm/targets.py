@@ -32,7 +32,7 @@ __all__ = [
     "mean_loss",
 ]
 
-# The share of the range of real targets beyond which it matters how float32 rounds them.
+# The share of the range of real targets above which rounding to float32 matters.
 _ROUNDED = 1e-3
 
 # A constant score is searched for between these bounds, on about this many rows.
@@ -107,7 +107,7 @@ class ClassTargets(ClassifierMixin):
         self.classes_ = known
 
     def _factors_of_classes(self, labels):
-        """Return by what ``class_weight`` multiplies the weights of rows with some labels."""
+        """Return the factors of ``class_weight`` for the weights of rows with some labels."""
         if self.class_weight is None:
             return np.ones(len(labels))
         if isinstance(self.class_weight, str):
@@ -394,7 +394,7 @@ def warn_of_spread(loss, target):
     if (low, high) == (0.0, np.inf):
         return
     distance = np.abs(target - np.median(target))
-    # Outliers are what these losses are for.
+    # These losses are meant for outliers.
     spread = distance[distance <= np.quantile(distance, 0.95)].mean(dtype=np.float64)
     if 0 < spread < low or spread > high:
         warn_user(

@@ -21,9 +21,9 @@ from freqfm.losses import Loss
 _BLOCKED_FROM = 1 << 14
 _BLOCK_BITS = 4
 
-# With fewer batches an epoch, all are of equal size. A last one of few rows would move the
-# intercept, and tokens of all rows, as far as one of many, and be the last to do so. With more,
-# steps are small at the end of an epoch, and chunks have the batches that all rows together have.
+# With fewer batches an epoch, all are of equal size. A last batch of few rows would move
+# the intercept, and tokens of all rows, as far as a full batch. With more batches, steps are small
+# at the end of an epoch, and chunks have the batches that all rows together have.
 _MANY_BATCHES = 256
 
 
@@ -88,7 +88,7 @@ class TrainingRows(NamedTuple):
 
 
 class FMFit(NamedTuple):
-    """What a fit trains: the model hands it to its trainer once, see ``BaseFM._begin_fit``.
+    """The arrays of a fit, which the model hands to its trainer once, see ``BaseFM._begin_fit``.
 
     The trainer owns it until the fit ends. Arrays are those of the model, updated in place.
     """
@@ -107,11 +107,11 @@ class FMFit(NamedTuple):
 
 
 class ModelTask(TrainingTask):
-    """What is the same in all tasks that train factorization machines, see ``TrainingTask``."""
+    """Base class of the tasks that train factorization machines, see ``TrainingTask``."""
 
     @property
     def divergence_hint(self):
-        """What may help if training diverges, apart from a smaller learning rate."""
+        """A remedy if training diverges, besides a smaller learning rate."""
         return self.model._divergence_hint
 
     @property
@@ -249,8 +249,8 @@ class FoldsSnapshot:
 class FoldsTrainer(ModelTask):
     """Trainers of several folds, which take turns epoch by epoch; a context manager.
 
-    Means over the folds tell how long to train. The first trainer's model stands for all of them:
-    it is what an interrupted fit leaves.
+    The number of epochs is found by means over the folds. The first trainer's model represents all
+    of them: an interrupted fit leaves this model.
 
     Parameters
     ----------
@@ -299,11 +299,11 @@ class FoldsTrainer(ModelTask):
         return np.max([trainer.largest_weight() for trainer in self._trainers])
 
     def extra(self):
-        """Return what a checkpoint keeps beside the estimator: the other models."""
+        """Return the values that a checkpoint stores besides the estimator: the other models."""
         return {"folds": [trainer.state() for trainer in self._trainers[1:]]}
 
     def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""
+        """Restore the values that :meth:`extra` has returned."""
         for trainer, arrays in zip(self._trainers[1:], extra["folds"], strict=True):
             state = Snapshot(trainer.state())
             state.load(arrays)

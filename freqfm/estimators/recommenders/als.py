@@ -79,12 +79,12 @@ class Objective(NamedTuple):
 
 
 def _growth(totals, n_others, unobserved_weight, exponent):
-    """Return by how much the regularization of rows is multiplied, by the sums of their weights."""
+    """Return the factors of the regularization of rows, by the sums of their weights."""
     return (totals + unobserved_weight * n_others) ** exponent
 
 
 def _scale_of_noise(X, unobserved_weight, exponent):
-    """Return how large the singular values of noise are, in units of the regularization.
+    """Return the size of the singular values of noise, in units of the regularization.
 
     Near zero the loss is the sum over all pairs of -2 a_ui u^T v, and the penalties p_u |u|^2 and
     p_i |v|^2, times the regularization. It falls along the singular vectors of the matrix
@@ -105,7 +105,7 @@ def _scale_of_noise(X, unobserved_weight, exponent):
 
 
 class Components(NamedTuple):
-    """What a fit needs of the parameters."""
+    """The components and numbers of a fit."""
 
     max_iter: int
     objective: Objective
@@ -423,7 +423,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         return rows
 
     def explain(self, user, item, X=None):
-        """Return how much each item of a user's history contributes to a score.
+        """Return the contribution of each item of a user's history to a score.
 
         A user's vector is the solution of a linear system, and so a sum over the user's items: item
         i contributes a_ui v_item^T W v_i to the score, with W the inverse of the user's matrix.

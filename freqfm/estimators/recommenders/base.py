@@ -1,4 +1,4 @@
-"""Recommenders: what they predict by vectors of users and items, whatever these are learned by."""
+"""Base class of recommenders: predictions from vectors of users and items."""
 
 from abc import abstractmethod
 from functools import cache, partial

@@ -1,4 +1,4 @@
-"""Recommenders whose tables are updated by gradients: what they keep of training, and its task."""
+"""Recommenders whose tables are updated by gradients: the state and the task of training."""
 
 from abc import abstractmethod
 from typing import NamedTuple
@@ -31,7 +31,7 @@ _LOWEST_RATE = 0.05
 
 
 class TrainingState(NamedTuple):
-    """What further training needs of a model besides what predictions need."""
+    """Arrays of a model that further training needs, and predictions do not."""
 
     optimizer: dict  #: its arrays, for each table by name
     n_steps: np.ndarray  #: (1,), int64
@@ -240,7 +240,7 @@ class RecommenderTrainer(TrainingTask):
         return proposal
 
     def _keep_codewords(self):
-        """Keep what the next call of ``fit`` continues a sampler's proposals from."""
+        """Keep the codewords with which the next call of ``fit`` begins a sampler's proposals."""
         codewords = getattr(self._proposal, "codewords", self.training.codewords)
         self.training = self.training._replace(codewords=codewords)
 
@@ -294,15 +294,15 @@ class RecommenderTrainer(TrainingTask):
         self.model._training = self.training
 
     def extra(self):
-        """Return what a checkpoint stores besides the estimator: the sampler's proposal.
+        """Return the values that a checkpoint stores besides the estimator: the sampler's proposal.
 
-        A sampler that is refreshed in each epoch needs no more than the model.
+        The proposal of a sampler that is refreshed in each epoch depends on the model alone.
         """
         kept = self._proposal is not None and getattr(self.components.sampler, "refresh", 1) > 1
         return {"proposal": self._proposal._asdict() if kept else None}
 
     def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""
+        """Restore the values that :meth:`extra` has returned."""
         if extra["proposal"] is not None:
             kind = self.components.sampler.proposal_type
             self._proposal = self._checked(kind(**extra["proposal"]))

@@ -30,7 +30,7 @@ class Queries(NamedTuple):
     """The users whom ``recommend`` was asked to recommend to."""
 
     vectors: np.ndarray  #: (n, d) float32, used for ranking
-    history: sparse.csr_array  #: (n, n_items), the items they have; left empty if nobody needs them
+    history: sparse.csr_array  #: (n, n_items), the items they have; empty if they are not needed
     learned: np.ndarray  #: (n,), whether the vector was learned; other users get popular items
 
 
@@ -39,10 +39,10 @@ class Wanted(NamedTuple):
 
     n: int  #: how many
     candidates: object = None  #: indices for all queries, a sparse matrix of those of each, or None
-    exclude: object = None  #: what must not be found, likewise
+    exclude: object = None  #: rows that must not be found, likewise
 
     def checked(self, n_queries, n_rows):
-        """Return this as :meth:`VectorIndex.search` takes it; raise if it is not valid."""
+        """Return this in the form for :meth:`VectorIndex.search`; raise if it is not valid."""
         shape = n_queries, n_rows
         return Wanted(
             check_recommendations(self.n, n_queries),
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
         )
 
     def of(self, queries):
-        """Return what is wanted for some of the queries, by their numbers."""
+        """Return the part for some of the queries, by their numbers."""
         parts = self.candidates, self.exclude
         parts = [take_rows(part, queries) if sparse.issparse(part) else part for part in parts]
         return Wanted(self.n, *parts)
@@ -244,6 +244,6 @@ def check_recommendations(n_recommendations, n_rows):
 
 
 def of_single(ids, ranked):
-    """Return what is ranked for ids and its scores, one-dimensional if they are a single number."""
+    """Return ranked rows and their scores, one-dimensional if ``ids`` is a single number."""
     found, scores = ranked
     return (found[0], scores[0]) if ids is not None and np.ndim(ids) == 0 else ranked

@@ -129,7 +129,7 @@ class InteractionEncodingMixin:
                 f"missing, or a DataFrame with their names{ADVICE_FOR_NONE['value']}."
             )
         if names is None:
-            # What is found where fit found it is checked to be no matrix and no times, as by fit.
+            # Columns at the places of fit are checked as in fit: for a matrix, and for times.
             found = [role for role, place in places.items() if place is not None]
             return places | {role: wanted[role] for role in found if is_auto(wanted[role])}
         table.check_is_table(wanted)

@@ -41,7 +41,7 @@ def _if_estimator_has(name):
     """Return a decorator of methods that ``estimator`` must have; the default has all."""
 
     def has(self):
-        # The error of an estimator without it tells which estimator that is.
+        # The error of an estimator without the method names the estimator.
         return self.estimator is None or bool(getattr(self.estimator, name))
 
     return available_if(has)
@@ -855,7 +855,7 @@ def _is_nested(name, lists):
         return False
     if isinstance(lists, np.ndarray) and lists.dtype.kind != "O":
         return lists.ndim > 1
-    # NumPy takes long to tell of each id that it is none.
+    # NumPy takes long to find that ids are not sequences.
     plain = {t for t in set(map(type, lists)) if issubclass(t, (str, bytes, Number))}
     nested = [type(one) not in plain and _is_list(one) for one in lists]
     if any(nested) and not all(nested):
@@ -871,7 +871,7 @@ def _are_rows_of_a_matrix(lists, n_items):
 
 
 def _without_none(ids):
-    """Return ids without None, which ``recommend`` returns where there is nothing more."""
+    """Return ids without None, which ``recommend`` returns for missing items."""
     is_vector = isinstance(ids, (list, tuple, Set)) or getattr(ids, "dtype", "") == "O"
     return [one for one in ids if one is not None] if is_vector else ids
 

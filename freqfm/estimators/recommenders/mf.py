@@ -61,7 +61,7 @@ _N_TYPICAL = 4096
 
 
 def _counts_of_rows(name, n_rows, counts):
-    """Return how often new rows of a table occur: those of users or items, or once each.
+    """Return the counts of new rows of a table: those of users or items, or 1.
 
     A backbone chooses the names and lengths of its tables.
     """
@@ -318,7 +318,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     init_scale: float | None = None
 
     def _components_by_name(self, params):
-        # What "auto" stands for in fit, with the loss that is set.
+        # The value of "auto" in fit, with the loss that is set.
         loss = params.get("loss", self.loss)
         loss = RANKING_LOSSES.get(loss, RankingLoss) if isinstance(loss, str) else loss
         auto = getattr(loss, "optimizer", RankingLoss.optimizer)
@@ -738,7 +738,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         return vectors
 
     def explain(self, user, item, X=None):
-        """Return how much each item of a user's history contributes to a score.
+        """Return the contribution of each item of a user's history to a score.
 
         At the minimum of a user's loss the user's vector is a sum over the user's items, minus a
         part that depends on other items. The score splits in the same way.

@@ -67,7 +67,7 @@ class FoldIn(NamedTuple):
 
     @classmethod
     def of(cls, components, history, shape, generator):
-        """Return what to store.
+        """Return the values to store.
 
         Parameters
         ----------
@@ -210,8 +210,8 @@ def _user_dropout(model, loss, n_known):
 def _weight_decay(model, loss, backbone, cosine, density):
     """Return the weight decay, and its scope.
 
-    The lengths of vectors, which cosines ignore, would grow to whatever fits the training data. The
-    denser these are, the more there is to overfit to: few users or items, each in many positives.
+    Without it, lengths of vectors, which cosines ignore, would grow as far as the training data are
+    fitted better. Dense data, with few users or items in many positives each, need more of it.
     """
     if model.weight_decay is not None:
         return float(model.weight_decay), model.weight_decay_scope or "full"
@@ -254,7 +254,7 @@ def _initializer(model):
 
 
 def _stretch(initializer, shape, n_components, n_pairs):
-    """Return the geometric mean of how much longer than usual users and items start."""
+    """Return the geometric mean of the factors of the initial lengths of users and items."""
     stretches = [
         initializer.of_side(side).stretch((n, n_components), n_pairs)
         for side, n in zip(("user", "item"), shape, strict=True)
@@ -332,7 +332,7 @@ def _temperature(model, loss, cosine):
 
 
 def default_sampler(weights_negatives):
-    """Return what "auto" is for losses that correct for how negatives are drawn, or for others."""
+    """Return the sampler "auto" of losses that correct for probabilities of draws, or of others."""
     return Popularity(_EXPONENT) if weights_negatives else Uniform()
 
 

@@ -27,14 +27,14 @@ class MFTrainer(RecommenderTrainer):
     Attributes
     ----------
     divergence_hint : str
-        What may help if training diverges, apart from a smaller learning rate.
+        A remedy if training diverges, besides a smaller learning rate.
     """
 
     _names = "user_factors_", "item_factors_"
 
     def __init__(self, model, components, X, known, score, n_threads):
         super().__init__(model, components, X, known, score, n_threads)
-        # What the loss compares: rows of tables, or what a backbone computes from them.
+        # The vectors that the loss compares: rows of tables, or those that a backbone computes.
         self.vectors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
         self._margins = {name: self.tables[name] for name in _MARGINS if name in self.tables}
         loss, counts = components.loss, known.item_counts
@@ -106,7 +106,7 @@ class MFTrainer(RecommenderTrainer):
 
     def run_epoch(self, epoch):
         """Train on every positive once; return the mean loss."""
-        # Before the data of the epoch are there, as these need memory for a while.
+        # Before the data of the epoch are allocated: these three need memory only here.
         self._refresh_temperatures(epoch)
         self._refresh_proposal(epoch)
         self._refresh_thresholds(epoch)
@@ -214,11 +214,11 @@ class MFTrainer(RecommenderTrainer):
         self._thresholds[:] = scores[:, -1]
 
     def extra(self):
-        """Return what a checkpoint stores besides the estimator, see ``RecommenderTrainer``."""
+        """Return the values that a checkpoint stores besides the estimator; see the base class."""
         return {**super().extra(), "thresholds": self._thresholds}
 
     def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""
+        """Restore the values that :meth:`extra` has returned."""
         super().restore_extra(extra)
         if self._thresholds is not None:
             self._thresholds[:] = extra["thresholds"]
@@ -305,7 +305,7 @@ class BackboneTrainer(MFTrainer):
     In each batch the backbone computes the vectors of its users and items, the backend computes the
     gradient of the loss with respect to these, and the optimizer updates the tables by the gradient
     that the backbone computes from it. How often a row occurs in the batch follows from how often
-    users and items do, if the backbone says so; otherwise it is once.
+    users and items do, if the backbone has ``occurrences``; otherwise it is once.
     """
 
     _batches_per_call = 1

@@ -127,10 +127,10 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
         """
 
     def _keep_settings(self, components, X):
-        """Store what predictions need of the components."""
+        """Store the values of components that predictions need."""
 
     def _rows_to_train(self, X, known):
-        """Return what ``partial_fit`` trains on: ``X``, what is new, or rows of ``known``."""
+        """Return the rows that ``partial_fit`` trains on: the new ``X``, or rows of ``known``."""
         return X
 
     @abstractmethod
@@ -256,12 +256,12 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                 self._keep_settings(components, known)
                 rows = X if reset else self._rows_to_train(X, known)
                 task = self._make_trainer(components, rows, known, None)
-            # It trains copies of the arrays: what fails is discarded with them.
+            # Copies of the arrays are trained, which are discarded if training fails.
             train(task, Phase(1, restores=False), trial)
         return self
 
     def _count_known(self, X, reset):
-        """Store what later steps of a call depend on: a seed, and how much the model knew before.
+        """Store the seed of a call, and the sizes of the model before it.
 
         A fit that is resumed has both from the checkpoint.
         """

@@ -25,13 +25,13 @@ _N_NEGATIVES, _N_CODEWORDS = 500, 64
 # Default number of batches in an epoch, and bounds of their size in users.
 _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH = 32, 16, 256
 
-# How far Adam's steps would go in a fit at its first rate, by default, and bounds of that rate:
+# Default distance that Adam's steps cover in a fit at its first rate, and bounds of that rate:
 # small data mean few steps, which need to be larger.
 _TRAVEL, _SLOWEST, _FASTEST = 16.0, 4e-3, 2e-2
 
 # Default learning rates of other optimizers: layers are updated in every batch, by all of its
-# users, so that the rates of other models diverge. On MovieLens-1M three times these rates do, but
-# for SGD.
+# users, so that training diverges at the rates of other models. On MovieLens-1M it diverges at three
+# times these rates, except with SGD.
 _RATES = {CFSGD: 0.03, FASGD: 0.1, SGD: 0.1}
 
 # Parameters of the default temperature: an encoder has more to learn than vectors of users, so its

@@ -128,7 +128,7 @@ def unit_inputs(starts, values):
 class VAETrainer(RecommenderTrainer):
     """Epochs over users of a variational autoencoder; see ``RecommenderTrainer`` for parameters."""
 
-    #: What may help if training diverges, apart from a smaller learning rate.
+    #: A remedy if training diverges, besides a smaller learning rate.
     divergence_hint = "scale the weights in X to about 1"
 
     def __init__(self, model, components, X, known, score, n_threads):

@@ -457,9 +457,9 @@ class Word2Vec(
         return vocabulary, corpus
 
     def _initial_vectors(self, counts, seeds):
-        """Return the vectors that tokens start with."""
+        """Return the initial vectors of tokens."""
         n_components = int(self.n_components)
-        # As spread as word2vec's uniform numbers.
+        # The standard deviation of word2vec's uniform numbers.
         scale = 1 / (np.sqrt(12) * n_components)
         initializer = resolve_for_columns(self).with_defaults(scale=scale)
         generator = np.random.default_rng(seeds)
