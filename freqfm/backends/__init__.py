@@ -75,7 +75,7 @@ def _cuda(number):
 
 
 def start(device, operation, *args):
-    """Return the backend that a fit uses, and what one of its operations returns.
+    """Return the backend that a fit uses, and the result of one of its operations.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def start(device, operation, *args):
 
 
 def serve(device, operation, *args):
-    """Return what an operation of a fitted model returns.
+    """Return the result of an operation of a fitted model.
 
     It runs on the device of the fit if this machine has it, else on the CPU: models that were
     trained on a GPU predict anywhere. For parameters see :func:`start`.

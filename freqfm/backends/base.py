@@ -1,4 +1,4 @@
-"""The interface between models and hardware: what an estimator may ask a backend for.
+"""The interface between models and hardware: the operations of a backend.
 
 An estimator calls the functions of ``freqfm.backends`` and uses nothing else. Arrays that go in
 and out are NumPy arrays; scratch memory, tiles, threads and streams belong to the backend. All
@@ -112,7 +112,7 @@ class FMWeights(NamedTuple):
 
 
 class FMObjective(NamedTuple):
-    """What training minimises."""
+    """The objective of training."""
 
     loss_code: int
     alpha_linear: float
@@ -165,7 +165,7 @@ class ScoredRows(NamedTuple):
 
 
 class FMProblem(NamedTuple):
-    """What a factorization machine is trained on, and how.
+    """The rows and the parameters of the training of a factorization machine.
 
     Training visits the rows in a new order every epoch: the first ``n_blocks`` blocks of
     2^block_bits rows in random order, then the others in theirs.
@@ -230,7 +230,7 @@ class Batches(NamedTuple):
 
 
 class RankingProblem(NamedTuple):
-    """What a trainer of user and item vectors needs to know before the first epoch."""
+    """The description of a fit of user and item vectors, before the first epoch."""
 
     family: str  #: of the loss; it determines the kernel
     constants: dict  #: the loss's numbers by name; the names depend on the family
@@ -248,8 +248,8 @@ class RankingProblem(NamedTuple):
     corrected: bool = True  #: whether log q is subtracted if negatives are drawn per user
     include_positive: bool = False  #: whether a positive is part of the sum of its softmax
     statistics_wanted: bool = False  #: whether users' statistics are collected for temperatures
-    sampler: str = ""  #: how the user has given it, for messages
-    #: The class of what negatives are drawn from per user, if the sampler tells it; or None.
+    sampler: str = ""  #: as the user gave it, for messages
+    #: The class of the proposals of negatives per user, if the sampler has one; or None.
     proposal_type: type | None = None
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
 
@@ -315,7 +315,7 @@ class Snapshot:
         return self._copies
 
     def load(self, copies):
-        """Take over copies that another snapshot has returned."""
+        """Store the copies of another snapshot."""
         for copy, array in zip(self._copies, copies, strict=True):
             if copy.shape != np.shape(array):
                 raise ValueError(f"the shape {np.shape(array)}, where {copy.shape} is needed")
@@ -323,7 +323,7 @@ class Snapshot:
 
 
 class Trainer:
-    """What trains arrays of the caller, in place; a context manager.
+    """Trains arrays of the caller, in place; a context manager.
 
     A trainer on hardware with a memory of its own may keep the arrays there while its context is
     open. The caller's arrays are then out of date from the first epoch on, until the context ends
@@ -444,7 +444,7 @@ class Candidates(NamedTuple):
 
 
 class AutoencoderProblem(NamedTuple):
-    """What an autoencoder trains, and the largest batch; a user has ``n_samples`` queries."""
+    """The tables of an autoencoder, and its largest batch; a user has ``n_samples`` queries."""
 
     rule: UpdateRule
     input_width: int  #: of the vectors that are summed over histories
@@ -460,7 +460,7 @@ class AutoencoderProblem(NamedTuple):
 
 
 class WordProblem(NamedTuple):
-    """What a trainer of word vectors needs to know before the first epoch."""
+    """The description of a fit of word vectors, before the first epoch."""
 
     #: Whether the mean of a window predicts its token, or each of its tokens (skip-gram).
     cbow: bool
@@ -535,8 +535,8 @@ class Backend(ABC):
 
         - ``run_epoch(epoch, n_steps)``, which trains every output on every row once, after
           ``n_steps`` steps, and returns the sum of the weighted losses;
-        - ``scores(rows)``, which returns the scores of what ``fm_rows`` has returned, by the
-          weights as they are now.
+        - ``scores(rows)``, which returns the scores of rows from ``fm_rows``, by the present
+          weights.
 
         Parameters
         ----------
@@ -624,7 +624,7 @@ class Backend(ABC):
 
     @abstractmethod
     def propagation(self, X, n_threads):
-        """Return what averages vectors over the layers of a graph of users and items.
+        """Return an object that averages vectors over the layers of a graph of users and items.
 
         It has a method ``mean(users, items, n_layers, wanted=None)``, which returns the means of
         A^k E over k from 0 to ``n_layers``, E the rows of users and of items, as two tables that
@@ -855,4 +855,4 @@ class Backend(ABC):
 
     @abstractmethod
     def standard_normal(self, stream, indices):
-        """Return standard normal numbers, as ``uniform`` does."""
+        """Return standard normal numbers; for parameters see ``uniform``."""

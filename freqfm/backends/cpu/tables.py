@@ -359,7 +359,7 @@ def _prefetch_state(token, table):
 @inlined
 def _list_owned(member, n, tokens, owned):
     """List the positions of the tokens that this thread owns in ``owned``; return their number."""
-    # Which of them it owns cannot be predicted, so this has no branch.
+    # Without a branch, which would be mispredicted: ownership is random.
     n_owned = 0
     for p in range(n):
         owned[np.uint64(n_owned)] = p
@@ -377,7 +377,7 @@ def _list_behind(member, n, side, step):
     caught_up, tokens = side.table.caught_up, side.occurrences.tokens
     behind, missed = side.occurrences.touched[member.rank], side.occurrences.nexts[member.rank]
     n_owned = _list_owned(member, n, tokens, missed)
-    # Nor can it be predicted which of these are behind.
+    # Without a branch here, too: whether a row has missed steps is unpredictable.
     n_behind = 0
     for t in range(n_owned):
         k = np.uint64(tokens[np.uint64(missed[np.uint64(t)])])
@@ -471,7 +471,7 @@ def through_unit_row(gradient, weights, k, n_unit):
 
 @inlined
 def _penalty_of(share, rule):
-    """Return what a weight decay in the gradient multiplies the weights of a row by.
+    """Return the factor of a row in the gradient of its weight decay.
 
     The penalty on touched rows is multiplied by ``share``.
     """
@@ -501,7 +501,7 @@ def move_row(k, n_seen, share, curvature, gradient, table, step):
 
 @inlined
 def _move_along(k, n_seen, curvature, gradient, table, step):
-    """Do what ``move_row`` does with a gradient that includes the penalty."""
+    """Move a row along a gradient that includes the penalty; see ``move_row``."""
     rule = step.rule
     weights = table.weights
     rate = row_rate(
@@ -541,8 +541,8 @@ def _link_occurrences(member, n, heads, tokens, nexts, touched):
     They are listed in ``touched``. The first occurrence of each goes to ``heads``, and the one
     after ``p`` to ``nexts[p]``, which is -1 for the last.
     """
-    # They are listed in the same array that their links are written to, from the end on: none
-    # before it has been read.
+    # The list and the links share an array. Links are written from the end on, after the elements
+    # of the list in their place have been read.
     n_owned = _list_owned(member, n, tokens, nexts)
     n_touched = 0
     for back in range(n_owned):

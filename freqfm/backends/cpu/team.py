@@ -39,7 +39,7 @@ _SPINS = 4_000
 # How often the load is read, and for how many seconds the least of it is taken for the present one.
 _N_READS, _SECONDS_KNOWN = 3, 0.003
 
-# For how long a thread sleeps: microseconds; on Windows 0, as sleep there is long.
+# Duration of a sleep: microseconds; on Windows 0, where sleeping takes longer.
 _MICROSECONDS = np.uint32(0 if sys.platform == "win32" else 20)
 
 
@@ -99,7 +99,7 @@ def _wait_until_idle(barrier, size):
 def free_cores(wanted):
     """Return how many cores, of ``wanted`` ones, no other thread of the machine computes on.
 
-    Linux tells; elsewhere all of them are taken for free.
+    Linux reports this; on other systems all cores count as free.
     """
     try:
         # A thread that runs for a moment only does not count.
@@ -237,7 +237,7 @@ _SECONDS_IDLE = 1.0
 _MEGABYTES, _BLAS_MEGABYTES = 96, 32
 
 if hasattr(os, "register_at_fork"):
-    # A child has no thread but the one that forked.
+    # A child process has only the thread that forked.
     os.register_at_fork(after_in_child=_idle.clear)
 
 
@@ -258,7 +258,7 @@ class _Worker:
                 try:
                     _idle.remove(self)
                 except ValueError:
-                    # A team has just taken it.
+                    # A team has just acquired the worker.
                     continue
                 return
             try:
@@ -266,14 +266,14 @@ class _Worker:
             except BaseException as error:
                 errors.append(error)
                 barrier[_ABORTED] = 1
-            # The arrays are the caller's again.
+            # The arrays belong to the caller again.
             del kernel, args, errors
             barrier[_RUNNING + rank * _LINE] = 0
             del barrier
 
 
 def _acquire_worker(n):
-    """Return the ``n``-th worker of a team, which no other has. Signals must be held back."""
+    """Return the ``n``-th worker for one team alone. Signals must be held back."""
     try:
         return _idle.pop()
     except IndexError:

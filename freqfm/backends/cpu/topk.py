@@ -209,7 +209,7 @@ def _score_tile(queries, rows, n_unit, unit, tile):
 
 
 class Scores(NamedTuple):
-    """What items are ranked by: the dot products of queries and items."""
+    """The scores that items are ranked by: dot products of queries and items."""
 
     queries: np.ndarray  #: (n, d), float32
     items: np.ndarray  #: (m, d), float32

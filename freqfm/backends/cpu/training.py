@@ -1,4 +1,4 @@
-"""What the trainers of tables share: a team of threads, the tables, and the optimizer's steps."""
+"""Base class of trainers of tables: a team of threads, the tables, and the optimizer's steps."""
 
 import contextlib
 
@@ -66,7 +66,7 @@ class TableTrainer(Trainer):
         self._entered.__exit__(*exception)
 
     def begin_tables(self, tables, first_step, corrections):
-        """Set the tables of an epoch, as ``RankingTrainer.begin_epoch`` does."""
+        """Set the tables of an epoch; see ``RankingTrainer.begin_epoch``."""
         self._first_step, self._corrections = first_step, corrections
         self.tables = {name: self._table(name, state) for name, state in tables.items()}
 

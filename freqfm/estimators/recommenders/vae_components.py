@@ -30,8 +30,8 @@ _BATCHES, _SMALLEST_BATCH, _LARGEST_BATCH = 32, 16, 256
 _TRAVEL, _SLOWEST, _FASTEST = 16.0, 4e-3, 2e-2
 
 # Default learning rates of other optimizers: layers are updated in every batch, by all of its
-# users, so that training diverges at the rates of other models. On MovieLens-1M it diverges at three
-# times these rates, except with SGD.
+# users, so that training diverges at the rates of other models. On MovieLens-1M it also diverges at
+# three times these rates, except with SGD.
 _RATES = {CFSGD: 0.03, FASGD: 0.1, SGD: 0.1}
 
 # Parameters of the default temperature: an encoder has more to learn than vectors of users, so its

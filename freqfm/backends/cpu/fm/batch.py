@@ -1,4 +1,4 @@
-"""Mini-batches of factorization machines: what plain, rank-aware and deep ones share.
+"""Mini-batches of factorization machines: shared by plain, rank-aware and deep ones.
 
 A batch passes four stages:
 
@@ -35,7 +35,7 @@ from freqfm.formulas.steps import (
 
 _ONE = np.uint64(1)
 
-# Of the type of tokens, so that nothing compiles once more for the intercept.
+# Of the type of tokens, so that functions are not compiled again for the intercept.
 _FIRST = np.uint64(0)
 
 # How many entries and tokens ahead vectors are prefetched.
@@ -58,7 +58,7 @@ class Rows(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What stays the same for all batches."""
+    """The arrays and numbers that are the same for all batches."""
 
     rows: Rows
     objective: FMObjective
@@ -107,13 +107,13 @@ class Part(NamedTuple):
 
 
 class StepScale(NamedTuple):
-    """What all weights share in the step of a batch."""
+    """Numbers of the step of a batch that are the same for all weights."""
 
     number: int  #: from 1 on
     weight: float  #: of the batch's rows
-    mean: float  #: what turns a sum over the batch into a mean
-    scale: float  #: by what sums over the batch are multiplied, that or 1
-    correction: float  #: what the rate is divided by
+    mean: float  #: the factor that turns a sum over the batch into a mean
+    scale: float  #: the factor of sums over the batch: that of the mean, or 1
+    correction: float  #: the divisor of the rate
     root_correction: float  #: and the root of the second moment, float32
 
 
@@ -437,7 +437,7 @@ def prefetch_vectors(t, batch, factors, state):
 
 @inlined
 def round_gradient(width, scale, total, gradient):
-    """Write what a vector moves along, from the sums of its gradient."""
+    """Write the gradient that a vector moves along, from its sums in double precision."""
     for f in range(width):
         gradient[f] = np.float32(scale * total[f])
 

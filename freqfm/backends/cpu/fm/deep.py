@@ -68,7 +68,7 @@ class Layers(NamedTuple):
 
 
 class DeepState(NamedTuple):
-    """What training an output updates beside the weights of its factorization machine."""
+    """State that the training of an output updates, besides its factorization machine's weights."""
 
     tokens: tuple  #: OptimizerState of the factorization machine
     layers: Layers

@@ -1,4 +1,4 @@
-"""Training rows as kernels read them: packed, and batches of them prepared.
+"""Training rows in the form that kernels read: packed, and in prepared batches.
 
 Shuffled training visits rows in random order, and most of its time goes into cache misses. In
 packed rows a row's start, target and weight share one cache line, and its tokens and values
@@ -263,7 +263,7 @@ def _list_held_tokens(n, n_features, batch):
 
 @inlined
 def _list_all_tokens(n, n_features, batch):
-    """Do what ``_list_held_tokens`` does for all tokens, those without occurrences included."""
+    """List all tokens like ``_list_held_tokens``, including those without occurrences."""
     keys = batch.keys[0]
     starts = batch.starts
     for k in range(n_features):

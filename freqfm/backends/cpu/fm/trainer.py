@@ -128,7 +128,7 @@ class FMEpochs(Trainer):
         samples, entries = pack_rows(problem.X, problem.weight, problem.rows)
         samples["target"][:-1] = problem.target[0, trained]
         self._n_batches = -(-(len(samples) - 1) // self._batch_size)
-        # Several outputs take turns with their targets; of one nothing is kept but the samples.
+        # The targets of several outputs are written in turn; those of one are in the samples.
         self._turns = (problem.target, trained) if len(self._outputs) > 1 else None
         rows = Rows(
             samples=samples,

@@ -1,6 +1,6 @@
 """Negatives drawn for the users of a batch, before a kernel trains on it.
 
-These are separate kernels, so that models that share negatives, as most do, need not compile them.
+These are separate kernels, so that models that share negatives do not compile them.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What a family of ranking losses allocates and runs: its file has a subclass beside the kernel."""
+"""Base class of families of ranking losses: each has a subclass in the file of its kernel."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,7 +26,7 @@ def numbers_of_rows(names, n):
 
 
 class Call(NamedTuple):
-    """What one call trains on; see ``RankingTrainer.train``."""
+    """The input of one call of training; see ``RankingTrainer.train``."""
 
     run: Callable  #: ``Team.run``
     span: Span

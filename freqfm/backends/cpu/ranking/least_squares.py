@@ -279,7 +279,7 @@ def _add_entries(begin, end, systems, gathered, sums, matrix, vector):
 
 @inlined
 def _root(pivot):
-    # A direction that only rounding tells from zero gets no weight.
+    # A direction that is zero up to rounding gets no weight.
     return math.sqrt(pivot) if pivot > 0.0 else math.inf
 
 

@@ -45,7 +45,7 @@ _COMPARED = 256
 
 
 class Pairwise(NamedTuple):
-    """What a call minimises, by which negatives and temperatures."""
+    """The loss of a call, with its negatives and temperatures."""
 
     cosine: bool
     dropout: float

@@ -98,7 +98,7 @@ def has_separate_lists(negatives_code):
 
 @inlined
 def _correction(softmax, occurrences, p, k):
-    """Return what is subtracted from the logit of occurrence ``p``, which is item ``k``."""
+    """Return the correction of the logit of occurrence ``p``, which is item ``k``."""
     if softmax.negatives_code == NEGATIVES_DRAWN:
         return occurrences.multiples[p]
     return softmax.corrections[k]
@@ -158,7 +158,7 @@ def _score_of_positive(r, batch, softmax, items, scratch):
 
 @inlined
 def _exponentials_of_row(r, s, n, first, inverse, softmax, scratch):
-    """Turn the scores in row ``s`` into exponentials, and keep what row ``r`` needs of them."""
+    """Turn the scores in row ``s`` into exponentials, and keep their sums for row ``r``."""
     scores = scratch.scores
     corrections = scratch.negative_corrections
     if softmax.statistics_wanted:

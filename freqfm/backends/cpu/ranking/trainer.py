@@ -100,5 +100,5 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
     def end_epoch(self):
         """Let all rows catch up on the steps that they have missed."""
         self.catch_up_tables(len(self._data.batch_starts) - 1)
-        # The data of the next epoch are made before the trainer hears of them.
+        # Release the data of this epoch before those of the next one are allocated.
         self._data = None

@@ -58,7 +58,7 @@ class Batch(NamedTuple):
     queries: np.ndarray  #: (B, d), float32
     histories: Histories  #: the positives of the queries
     totals: np.ndarray  #: (B,), sums of the weights of the positives, float32
-    scale: float  #: what each query's loss is multiplied by in the gradient, float32
+    scale: float  #: the factor of each query's loss in the gradient, float32
     n_unit: int  #: the first ``n_unit`` numbers of item vectors are scaled to unit length
 
 
@@ -70,7 +70,7 @@ class Move(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a softmax returns for the queries."""
+    """The results of a softmax for the queries."""
 
     gradients: np.ndarray  #: (B, d), by the queries, float32
     losses: np.ndarray  #: (B,), without ``scale``, float64
