@@ -16,7 +16,7 @@ from freqfm._signals import hold_signals
 
 __all__ = ["available_threads", "cores", "single_threaded_blas"]
 
-# What the BLAS of NumPy and that of SciPy allocate when they first multiply matrices that are not
+# Memory that the BLAS of NumPy and of SciPy allocate when they first multiply matrices that are not
 # tiny. They do it while there is room: OpenBLAS ends the process, or waits forever, if it cannot.
 _MEGABYTES, _WIDTH = 72, 256
 

@@ -24,7 +24,7 @@ _ROLES = {name: role for role, names in _NAMES.items() for name in names.split()
 # without a name. In a table with other columns they may have any meaning.
 _COUNTS = ["0", "count_all", "count_star()", "len", "n", "size"]
 
-# What may follow a name: "user_id".
+# Suffixes of names: "user_id".
 _ENDING = re.compile("(id|idx|index)$")
 
 # The type that RecBole's files give after a name: "user_id:token".

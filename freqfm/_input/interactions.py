@@ -183,7 +183,7 @@ class InteractionTable:
             return found[0]
         if role == "value" and not found:
             others = set(range(len(self.names))) - {places.get("user"), places.get("item")}
-            # What counting groups of users and items makes has no other column.
+            # Counts of groups of users and items have no other column.
             return others.pop() if len(others) == 1 and is_count(self.names[min(others)]) else None
         several = f"several columns of {role}s, {shorten(self.names[place] for place in found)},"
         advice = {

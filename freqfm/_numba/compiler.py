@@ -131,7 +131,7 @@ class _InnerCode(JITCodeLibrary):
         return module
 
 
-# What the names of functions begin with that Python calls: they unpack every field of every
+# The beginning of the names of functions that Python calls: they unpack every field of every
 # argument, which is as much code as a small kernel.
 _ENTRY = "_ZN7cpython"
 
@@ -209,7 +209,7 @@ def _install_new(context):
         context.install_registry(registry)
 
 
-# What numba's functions return, by function and types of arguments.
+# Types of results of numba's functions, by function and types of arguments.
 _SIGNATURES = {}
 
 _find_signature = types.Function.get_call_type

@@ -1,4 +1,4 @@
-"""What all estimators on a cluster have in common: a client, shards, lazy results, ``to_local``."""
+"""Base class of estimators on a cluster: a client, shards, lazy results, ``to_local``."""
 
 import copy
 import inspect
@@ -56,12 +56,12 @@ def with_options(local):
 # death loses it. Dask warns of graphs of 10 MB.
 _LARGEST_IN_GRAPHS = 8_000_000
 
-# What belongs to a call of fit, not to the model.
+# Attributes of a call of fit, which do not belong to the model.
 _OF_CALLS = ("_skl_callbacks", "_callback_fit_ctx", "_parent_callback_ctx", "_unfinished")
 
 
 class OnCluster:
-    """What estimators on a cluster have in common; a mixin before the plain estimator."""
+    """Base class of estimators on a cluster; a mixin before the plain estimator."""
 
     #: The plain estimator, and its class on workers.
     _local: type

@@ -25,7 +25,7 @@ _SAME_VERSIONS = ("freqfm", "numpy", "numba")
 # just have died: the scheduler notices it, and others take their places, in that time.
 _SECONDS, _ATTEMPTS = 1.0, 10
 
-# Attempts at work if workers die with data that only they had.
+# Attempts if workers die with data that no other worker had.
 _ATTEMPTS_AT_LOST_DATA = 3
 
 
@@ -287,7 +287,7 @@ class Cluster:
         return self._reached(self.client.scatter, values, direct=True, hash=False)
 
     def _reached(self, method, *arguments, **options):
-        """Return what a method of the client returns that connects to workers.
+        """Return the result of a method of the client that connects to workers.
 
         It is called again if one cannot be reached: the scheduler does not know yet that it died.
         """
@@ -356,7 +356,7 @@ class Cluster:
             raise
 
     def retried(self, work, restart=None):
-        """Return what a function returns; call it again, after ``restart``, if data are lost."""
+        """Return the result of a function; call it again, after ``restart``, if data are lost."""
         for attempt in range(_ATTEMPTS_AT_LOST_DATA):
             try:
                 with self.watched():

@@ -17,7 +17,7 @@ from freqfm.estimators.training import FitCallbacks
 class ShardedFM(OnCluster):
     """A factorization machine on a cluster; a mixin before the plain estimator.
 
-    ``fit`` is that of ``BaseFM``: what differs is how rows are prepared, split and trained on.
+    ``fit`` is that of ``BaseFM``; preparing, splitting and training on rows differ.
     """
 
     _trainer = ShardedFMTrainer

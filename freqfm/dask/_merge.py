@@ -36,7 +36,7 @@ class Table(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some rows of all tables, and what a shard has seen of them."""
+    """Some rows of all tables, with their counts in a shard."""
 
     tables: list  #: of ndarray
     counts: list  #: of ndarray of shape (n_rows,), float32; empty in a merged piece
@@ -71,7 +71,7 @@ class TableLayout:
 
     @property
     def rules(self):
-        """What ``merge`` needs to know of each table: its counts, and its rule."""
+        """The index of the counts and the rule of each table, for ``merge``."""
         return [(table.counts, table.rule) for table in self.tables]
 
     def counts(self, by_token, total):
@@ -166,7 +166,7 @@ def _part(array, axis, number, n_pieces):
 
 
 def merge(rules, scale, before, *trained):
-    """Return the piece that the shards' pieces are merged into.
+    """Return one piece, merged from those of the shards.
 
     Shards are added in their order, so that the result does not depend on where they are.
 

@@ -1,4 +1,4 @@
-"""What runs on workers: rows of a shard, and their training between two merges."""
+"""Functions of workers: rows of a shard, and their training between two merges."""
 
 import copy
 import threading
@@ -77,7 +77,7 @@ def stack(parts, name):
         return parts[0]
     if sparse.issparse(parts[0]):
         parts = map(checked_csr, parts)
-        # Older scipy adds up what repeats a pair when it stacks, in the type of the data.
+        # Older scipy adds up entries that repeat a pair when it stacks, in the type of the data.
         parts = [part if part.dtype.kind == "f" else summed_csr(part) for part in parts]
         return sparse.csr_array(sparse.vstack(parts, format="csr"))
     if hasattr(parts[0], "iloc"):
@@ -100,7 +100,7 @@ def n_weighted(raw):
 
 
 def describe(raw, of_classes):
-    """Return what the client needs to know of a shard before training: small numbers."""
+    """Return the facts about a shard that the client needs before training."""
     facts = {"n_rows": raw.X.shape[0], "n_weighted": n_weighted(raw), "classes": None}
     if of_classes and facts["n_rows"]:
         y = check_labels("y", column_or_1d(raw.y))
@@ -208,7 +208,7 @@ def pooled_base_scores(samples, loss, of_classes):
 
 
 class Round(NamedTuple):
-    """What a shard trains on between two merges."""
+    """The rows that a shard trains on between two merges."""
 
     trainer: object  #: a task of the epoch loop; None without data
     counts: list  #: of the rows of tables, see ``TableLayout.counts``
@@ -219,7 +219,7 @@ class RoundTrainer:
     """A model that trains on the data of a shard, a part of them between two merges.
 
     Its arrays are written over before each round, so that a round depends on its input only.
-    Pickled, it takes along what it was made from; packed rows and threads stay behind.
+    Its pickle holds the arguments of the constructor, without packed rows and threads.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ class RoundTrainer:
             return [*(layout.piece(j, n, counts, losses) for j in range(n)), self.own()]
 
     def score(self, own, *pieces):
-        """Return the validation score, and what is needed to combine it with others'; or None."""
+        """Return the validation score and the numbers to combine it with others; or None."""
         if not self._is_validated():
             return None
         with self._lock:
@@ -360,7 +360,7 @@ def pooled_variance(weights, means, variances):
 
 
 def score_facts(X, y, sample_weight, model):
-    """Return what ``score_of`` needs to know of a partition.
+    """Return the facts about a partition that ``score_of`` needs.
 
     Returns
     -------

@@ -51,7 +51,7 @@ class ShardedRows(NamedTuple):
 
 
 class Sharded:
-    """What a trainer does on a cluster; a mixin for the plain one.
+    """Training on a cluster; a mixin for the plain trainer.
 
     The model is the client's. In an epoch its pieces are sent to the workers, one each; every shard
     trains a round from all pieces; each piece is merged on its worker from those of all shards; and
@@ -106,7 +106,7 @@ class Sharded:
         return loss
 
     def _retried(self, work):
-        """Return what a function returns; begin again from the client's model if data are lost."""
+        """Return the result of a function; begin again from the client's model if data are lost."""
         return self._cluster.retried(work, self._begin)
 
     def _watch(self, loss):
@@ -164,7 +164,7 @@ class Sharded:
         ]
 
     def _scores(self):
-        """Return what ``RoundTrainer.score`` returns for each shard that is validated."""
+        """Return the results of ``RoundTrainer.score`` for each shard that is validated."""
         pieces = self._merged or self._sent_pieces()
         scores = self._of_shards(_shards.RoundTrainer.score, self._own, *pieces)
         return [of_shard for of_shard in self._cluster.gather(scores) if of_shard is not None]
@@ -175,11 +175,11 @@ class Sharded:
         return found[0][0] if len(found) == 1 else self._pooled_score(*np.array(found).T)
 
     def extra(self):
-        """Return what a checkpoint stores besides the estimator."""
+        """Return the values that a checkpoint stores besides the estimator."""
         return {"steps": [self._scale, self._lowest, self._n_above]}
 
     def restore_extra(self, extra):
-        """Restore what :meth:`extra` has returned."""
+        """Restore the values that :meth:`extra` has returned."""
         self._scale, self._lowest, self._n_above = extra["steps"]
 
 

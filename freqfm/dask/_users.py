@@ -65,7 +65,7 @@ def hash_interactions(X):
 
 
 class RemoteHistory(InteractionHistory):
-    """How many items each user has; which ones is known to the workers."""
+    """The number of items of each user; the items themselves are on the workers."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class RemoteHistory(InteractionHistory):
         return int(self.indptr[-1])
 
     def check(self, learned):
-        """Raise if this is not what ``fit`` has stored."""
+        """Raise unless the values are valid, as those that ``fit`` stores."""
         learned.array("_history.indptr", (None,), "iu", value=self.indptr)
         learned.require(len(self.indptr) > 0, "_history.indptr", "is empty")
 
@@ -178,7 +178,7 @@ class UserTrainer(RoundTrainer):
         for part in _parts_of_users(X, n_rounds, model._seed):
             arguments = model, components, part, known, None, n_threads
             trainer = MFTrainer(*arguments) if part.nnz else None
-            # Every item is a negative now and then.
+            # Every item may be drawn as a negative.
             counts = np.bincount(part.indices, minlength=X.shape[1]) + part.nnz / X.shape[1]
             weight = float(part.data.sum(dtype=np.float64))
             self._rounds.append(Round(trainer, layout.counts(counts, float(part.nnz)), weight))

@@ -23,7 +23,7 @@ RATE_CONSTANT = 0  # the same for every row
 RATE_GIVEN = 1  # one number per row, fixed before training
 RATE_COUNTED = 2  # from a counter per row, which training advances
 
-# What a counter counts.
+# Units of counters.
 COUNT_SAMPLES = 0
 COUNT_BATCHES = 1
 

@@ -86,7 +86,7 @@ class AlreadyDrawn(NamedTuple):
         return proposal.log_q[np.uint64(item)] if proposal.log_q.shape[0] > 0 else ZERO
 
 
-# What the formulas of distributions use.
+# Functions for the formulas of distributions.
 
 
 @inlined

@@ -107,7 +107,7 @@ class Batch(NamedTuple):
     first_pair_of_call: int
     weight: float  #: of its positives
     mean: float  #: one over that
-    scale: float  #: what gradients are multiplied by: ``mean``, or 1 for a sum
+    scale: float  #: the factor of gradients: ``mean``, or 1 for a sum
     key: int  #: random stream of the epoch's rows
 
 

@@ -233,7 +233,7 @@ class Team:
 _idle = []
 _SECONDS_IDLE = 1.0
 
-# What a new thread takes for its stack and the system's allocator, and later each one for BLAS.
+# Memory of a new thread: its stack, the system's allocator, and later BLAS.
 _MEGABYTES, _BLAS_MEGABYTES = 96, 32
 
 if hasattr(os, "register_at_fork"):

@@ -39,7 +39,7 @@ How the parts fit:
     The tables of an autoencoder; its items are trained by the phases of ``ranking.softmax``, with
     queries in place of users.
 ``backend``
-    ``CUDABackend``, which ``freqfm.backends.get`` returns. What is not there raises
+    ``CUDABackend``, which ``freqfm.backends.get`` returns. Missing operations raise
     ``CPUOnlyError``.
 
 To add an operation: write its phases in a file of their own, with arguments in a NamedTuple of
@@ -48,8 +48,8 @@ function or trainer that allocates, launches and copies back, with nothing but a
 the line in ``backend``; and run it in the tests by ``tests/emulated_gpu.py``. Every sum needs an
 order that does not depend on the number of groups; ``add_at`` is for integers.
 
-What makes a phase fast: after a barrier every number comes from the second-level cache or from
-memory, some 500 cycles away, and a thread waits where it first uses what it has read. So read
+The speed of a phase depends on memory: after a barrier every number comes from the second-level
+cache or from memory, some 500 cycles away, and a thread waits where it first uses a number. So read
 several rows or columns before any is used, keep chains of reads that depend on each other short,
 and give a group little to do one after the other. A barrier takes 1.4 microseconds on an H200.
 """

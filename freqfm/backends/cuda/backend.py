@@ -91,7 +91,7 @@ class CUDABackend(Backend):
     uniform = _cpu_only("Uniform numbers are drawn")
     standard_normal = _cpu_only("Normal numbers are drawn")
 
-    # Operations that are yet to come.
+    # Operations that are not implemented.
 
     table_trainer = _cpu_only("Backbones are trained")
     least_squares = _cpu_only("Least squares are solved")

@@ -1,4 +1,4 @@
-"""What a kernel is compiled for: types, and the codes and switches of what it trains.
+"""The constants of a kernel: types, and the codes and switches of the model that it trains.
 
 Those are the fields of tuples that hold a bool, or codes, by their names. So a kernel holds
 the code of one optimizer, loss and sampler. It is a third shorter, which counts because it does not

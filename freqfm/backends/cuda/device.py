@@ -129,7 +129,7 @@ def _device_function(function):
 
 
 def _barrier(arrived):
-    """Wait until all blocks are here, and see what they have written.
+    """Wait for all blocks, and see the values that they have written.
 
     Each block adds one to ``arrived[0]``, and the first one so much that the highest bit changes
     with the last. The barrier of cooperative groups does the same, but takes a library to link
@@ -319,7 +319,7 @@ class Device:
                 first = end
 
     def _kernel(self, phases, formulas, args):
-        """Return the _Kernel of phases, compiled for what it is given."""
+        """Return the _Kernel of phases, compiled for its arguments."""
         fingerprint = fingerprint_of(formulas)
         key = phases, fingerprint.key, kind_of(args)
         if key not in self._kernels:
@@ -348,7 +348,7 @@ class Device:
             kernel_files.save(name, code)
         # All blocks, or none, run at the same time.
         code.cooperative = True
-        # What launches code that has been compiled already.
+        # A launcher of code that has been compiled already.
         launcher = cuda.jit(_nothing)
         launcher.overloads[code.argument_types] = code
         launcher._specialized = True
@@ -376,11 +376,11 @@ class _Kernel:
         self.n_batches = 1
 
     def took(self, n_batches, seconds):
-        """Set the length of the next launch by how long the last one took."""
+        """Set the length of the next launch by the duration of the last one."""
         self.n_batches = max(1, min(_GROWTH * n_batches, int(n_batches * _SECONDS / seconds)))
 
     def on(self, *shape):
-        """Return what launches the kernel on a grid of so many blocks of so many threads."""
+        """Return a launcher of the kernel for a grid of so many blocks of so many threads."""
         if shape not in self._launches:
             with warnings.catch_warnings():
                 # Small data take few blocks, which numba warns of.

@@ -1,4 +1,4 @@
-"""Negatives drawn for queries from cells of items, as ``formulas.cells`` does.
+"""Negatives drawn for queries from cells of items, see ``formulas.cells``.
 
 A group draws for a query. The weights of cells are added as integers, whose sums do not depend on
 an order.
@@ -24,7 +24,7 @@ _LOW = np.uint64((1 << 24) - 1)
 
 
 class Cells(NamedTuple):
-    """What ``formulas.cells.Cells`` holds, see there."""
+    """The arrays of ``formulas.cells.Cells`` on a device."""
 
     codewords: np.ndarray
     cell_codes: np.ndarray
@@ -38,7 +38,7 @@ class Cells(NamedTuple):
 
 
 class DrawScratch(NamedTuple):
-    """Working memory for R queries, and what is drawn for them."""
+    """Working memory for R queries, and their draws."""
 
     numbers: np.ndarray  #: (R, n_codewords + n_cells), float32, scores of codewords, then of cells
     sums: np.ndarray  #: (R, n_cells), int64, weights of cells up to each
@@ -116,9 +116,10 @@ def log_q_of_item(cells, k, numbers, log_total):
 
 @inlined
 def draw_from_cells(team, cells, queries, r, key, scratch):
-    """Draw items for query ``r``, which the group has written; return what ``log_q_of_item`` needs.
+    """Draw items for query ``r``, which the group has written.
 
-    They and their corrections go to row ``r`` of the scratch.
+    They and their corrections go to row ``r`` of the scratch. Returns the numbers that
+    ``log_q_of_item`` needs.
     """
     synchronize_group(team)
     numbers, sums = scratch.numbers[r], scratch.sums[r]

@@ -32,7 +32,7 @@ def name_of(phases, kind, target):
 
 
 def load(name):
-    """Return what was saved under a name, or None."""
+    """Return the code saved under a name, or None."""
     with contextlib.suppress(Exception):
         return code_files.load(name)
     return None

@@ -1,4 +1,4 @@
-"""What all trainers on a GPU need: arrays that are kept in two places, numbers in float32."""
+"""Shared parts of trainers on a GPU: arrays with copies on the device, numbers in float32."""
 
 import numpy as np
 
@@ -116,7 +116,7 @@ class DeviceSnapshot:
         """Return the copies, as NumPy arrays."""
         if not self._there:
             return self._here.copies()
-        # The caller's arrays have the shapes that are wanted.
+        # The caller's arrays have the shapes of the copies.
         now = Snapshot(self._arrays)
         now.save()
         for part, copy in self._there:
@@ -127,7 +127,7 @@ class DeviceSnapshot:
         return found
 
     def load(self, copies):
-        """Take over copies that another snapshot has returned, before the first epoch."""
+        """Store the copies of another snapshot, before the first epoch."""
         self._here = Snapshot(self._arrays)
         self._here.load(copies)
 
@@ -209,7 +209,7 @@ class DeviceTrainer(Trainer):
         ]
 
     def release(self):
-        """Let the caller's arrays, as they are, be those that count."""
+        """Treat the caller's arrays as up to date, and the copies as out of date."""
         for part in self.parts:
             part.here, part.there = True, False
         self.is_held = False
@@ -244,7 +244,7 @@ def lanes_for(width, of_lane=1):
 def rule_for_device(rule):
     """Return an UpdateRule with numbers of float32, as float64 is slow on most GPUs.
 
-    ``hyper`` is a tuple, which a kernel has at hand where it would wait for an array.
+    ``hyper`` is a tuple: a kernel reads it without the delay of an array in memory.
     """
     return rule._replace(
         decay=np.float32(rule.decay),

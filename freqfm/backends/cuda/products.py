@@ -1,6 +1,6 @@
 """Matrix products in tiles: each lane sums 8 x 4 elements.
 
-All that a lane multiplies next is read before any of it is used: what a GPU waits for is memory.
+All numbers that a lane multiplies next are read before any is used, since reading takes most time.
 For a GPU, where a warp makes a tile, ``device`` replaces ``arrangement``, ``readable`` and
 ``of_row``: the addresses of a lane's elements then differ by constants.
 """
@@ -32,7 +32,7 @@ def arrangement(team):
 
 @inlined
 def readable(index, last):
-    """Return what to read in place of an element of a row where only those to ``last`` count.
+    """Return a readable index of an element of a row, which is used only up to ``last``.
 
     A GPU's arrays can be read a little beyond their end, and there the index stays as it is.
     """
@@ -111,7 +111,7 @@ def product_in_parts(team, left, right, n_terms, shape, parts):
 
 @inlined
 def product_of_rows_in_parts(team, left, right, n_terms, shape, parts):
-    """Do what ``product_in_parts`` does with the transpose of ``left``."""
+    """Write the parts of a product like ``product_in_parts``, with the transpose of ``left``."""
     n_parts, _ = parts_of(n_terms, parts)
     tiles = n_tiles(team, shape[0], shape[1])
     for t in range(team.rank, tiles * n_parts, team.size):
@@ -130,7 +130,7 @@ def _part_or_zero(parts, part, n, i, f):
 def sum_of_parts(parts, n, i, f):
     """Return element (i, f) of the sum of the first ``n`` parts."""
     total = ZERO
-    # Four at a time, so that what one waits for does not delay the others.
+    # Four at a time, so that they are read in parallel.
     for part in range(0, n, 4):
         a, b = _part_or_zero(parts, part, n, i, f), _part_or_zero(parts, part + 1, n, i, f)
         c, d = _part_or_zero(parts, part + 2, n, i, f), _part_or_zero(parts, part + 3, n, i, f)
@@ -203,7 +203,7 @@ def _within(k, last):
 
 @inlined
 def _read_term(a, b, k, last, p, q):
-    """Return what is multiplied for term ``k``: zeros beyond the last."""
+    """Return the factors of term ``k``: zeros beyond the last."""
     row, factor = _within(k, last)
     return _read_eight(a, row, p), times(factor, read(b, row, q))
 
@@ -225,7 +225,7 @@ def multiply_tile(team, t, a, b, span, shape, out, add):
     """
     i, j = _place_of_tile(team, t, shape[1])
     rows, columns = arrangement(team)
-    # What is outside is computed as well, and not written.
+    # Elements outside of the matrix are computed as well, but not written.
     p, q = _eight(i, rows, shape[0] - 1, True), _four(j, columns, shape[1] - 1, True)
     sums, last = _NOTHING, span[1] - 1
     for k in range(span[0], span[1], _AT_ONCE):

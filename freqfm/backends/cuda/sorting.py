@@ -1,7 +1,7 @@
 """Sorting on a GPU: a stable radix sort by integer keys, 8 bits at a time.
 
-By it stands together what the batches of a call say of a row of a table, in a fixed order; one
-group sums it and moves the row. The result is the same for any grid, and so are sums in its order.
+All occurrences of a row of a table in a batch are adjacent then, in a fixed order; one group sums
+them and moves the row. The result is the same for any grid, and so are sums in its order.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ _CHUNKS, _SHORTEST_CHUNK = 2048, 256
 
 
 class Sorting(NamedTuple):
-    """What a pass of the sort needs."""
+    """The arguments of a pass of the sort."""
 
     keys: np.ndarray  #: (n,), integers
     shift: int  #: which digit of the key a pass sorts by

@@ -1,4 +1,4 @@
-"""Steps of one row's weights by a group: what tokens of machines and rows of tables share."""
+"""Steps of one row's weights by a group, for tokens of machines and for rows of tables."""
 
 import math
 

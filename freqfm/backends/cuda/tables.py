@@ -73,7 +73,7 @@ class Dropout(NamedTuple):
     """Of the vectors of users."""
 
     threshold: int  #: of 16 random bits, uint64; 0 for none
-    kept: float  #: factor of what is kept, float32
+    kept: float  #: factor of numbers that are kept, float32
 
 
 # Rows read for a batch.
@@ -98,7 +98,7 @@ def unit_element(table, k, f, scale, n_unit):
 
 @inlined
 def score_row(team, table, k, n_unit, queries, r):
-    """Return the score of row ``k`` by query ``r``, and what scales the row's first numbers."""
+    """Return the score of row ``k`` by query ``r``, and the scale of the row's first numbers."""
     scale, total = row_scale(team, table, k, n_unit), ZERO
     for f in range(team.lane, table.shape[1], team.n_lanes):
         total += unit_element(table, k, f, scale, n_unit) * queries[r, f]

@@ -1,4 +1,4 @@
-"""Groups of GPU threads that share the work of a phase, and what a group does together.
+"""Groups of GPU threads that share the work of a phase, and their common operations.
 
 A phase is a function of ``(team, b, args)`` that a whole grid runs: group ``rank`` of ``size``
 takes the work items rank, rank + size, and so on, and lane ``lane`` of ``n_lanes`` takes the
@@ -80,7 +80,7 @@ def place_among_equals(team, value):
 
 @inlined
 def synchronize_group(team):
-    """Wait until all lanes are here and see what the others have written."""
+    """Wait for all lanes, and see the values that they have written."""
 
 
 @inlined

@@ -38,7 +38,7 @@ _LOW_32 = 0xFFFFFFFF
 
 
 class TopKArgs(NamedTuple):
-    """All that a launch is given; b is a part of the queries."""
+    """The arguments of a launch; b is a part of the queries."""
 
     queries: np.ndarray  #: (n, d)
     items: np.ndarray  #: (n_items, d)
@@ -135,7 +135,7 @@ def _sort(team, buffer, n):
 
 @inlined
 def _compress(team, buffer, n, k):
-    """Keep the best ``k`` of ``n`` numbers; return how many, and what the next must exceed."""
+    """Keep the best ``k`` of ``n`` numbers; return their number, and a bound for the next."""
     synchronize_group(team)
     for place in range(n + team.lane, buffer.shape[0], team.n_lanes):
         buffer[place] = _EMPTY

@@ -58,7 +58,7 @@ class Components(NamedTuple):
 class FoldIn(NamedTuple):
     """The parts of the loss that a fit stores, to fold in users."""
 
-    against: str  #: what a user is pushed away from: "items" or "users"
+    against: str  #: the vectors that a user is pushed away from: "items" or "users"
     others: np.ndarray  #: their indices, (m,)
     pairwise: bool  #: whether each of the user's items is compared with each other one in pairs
     cosine: bool  #: whether the loss compares vectors at unit length

@@ -52,7 +52,7 @@ _TWO = np.float32(2)
 
 
 class FMTargets(NamedTuple):
-    """What rows are trained towards, and their order in an epoch."""
+    """The targets of rows, and their order in an epoch."""
 
     targets: np.ndarray  #: (n_rows,), float32
     weights: np.ndarray  #: (n_rows,), float32
@@ -75,7 +75,7 @@ class FMWeightState(NamedTuple):
 
 
 class FMScratch(NamedTuple):
-    """What the phases of a batch pass on; W is the sum of the widths of m levels."""
+    """Arrays that the phases of a batch pass on; W is the sum of the widths of m levels."""
 
     sums: np.ndarray  #: (batch_size, W), sums of x v of rows, for each level
     free_sums: np.ndarray  #: (batch_size, W), of free vectors alone; empty without dependent ones
@@ -92,7 +92,7 @@ class FMScratch(NamedTuple):
 
 
 class FMArgs(NamedTuple):
-    """All that a launch is given; arrays are float32 if not said otherwise."""
+    """The arguments of a launch; arrays are float32 unless another type is given."""
 
     objective: NamedTuple  #: FMObjective, with numbers of float32
     rule: NamedTuple  #: UpdateRule, likewise
@@ -117,7 +117,7 @@ _NOTHING = Summed(ZERO, ZERO, ZERO)
 
 
 class Source(NamedTuple):
-    """Where the sum of a token's vectors is to be had: entries, or sums of pieces."""
+    """The terms of the sum of a token's vectors: entries, or sums of pieces."""
 
     complete: bool  #: whether the entries are a piece that is complete
     first: int
@@ -394,7 +394,7 @@ def _sum_pieces(source, of_pieces):
 
 @inlined
 def _sum_rows(team, b, args):
-    """Sum what the intercept needs over the rows of each window."""
+    """Sum the terms of the intercept over the rows of each window."""
     scratch, n_rows = args.scratch, _rows_of_batch(args, b)
     for w in range(team.rank, (n_rows + WINDOW - 1) // WINDOW, team.size):
         summed = _NOTHING

@@ -38,7 +38,7 @@ class FMRows(NamedTuple):
 class Levels(NamedTuple):
     """The tables of all levels, which stand one after the other in one array of weights.
 
-    Tuples, which a kernel has at hand where it would wait for an array.
+    Tuples, which a kernel reads without the delay of an array in memory.
     """
 
     ranked: bool  #: whether there are several tables; if not, ``levels`` and ``rows`` are empty

@@ -73,7 +73,7 @@ class AlignmentScratch(NamedTuple):
 
 
 class AlignmentArgs(NamedTuple):
-    """All that a launch is given."""
+    """The arguments of a launch."""
 
     data: EpochData
     call: RankingCall

@@ -1,4 +1,4 @@
-"""The batches of a call: their positives, rows and items, and what all losses do with them."""
+"""The batches of a call: their positives, rows and items, and steps shared by all losses."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from freqfm.formulas.codes import (
 from freqfm.formulas.rng import hash64
 from freqfm.formulas.search import first_above
 
-# What is kept of each row of a call.
+# The results of each row of a call.
 LOSS, WEIGHT, PLAIN_LOSS, DERIVATIVE = range(4)
 
 #: Up to this many scores (512 MB) a batch is scored at once, else in panels of rows.
@@ -39,7 +39,7 @@ class EpochData(NamedTuple):
 
 
 class RankingCall(NamedTuple):
-    """Where a call begins, and what it is given."""
+    """The place of a call in the epoch, and its arguments."""
 
     first_batch: int
     first_row: int
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 
 
 class ItemKeys(NamedTuple):
-    """What lists the items of the batches of a call: positives, and then negatives."""
+    """The items of the batches of a call: positives, and then negatives."""
 
     data: EpochData
     first_batch: int
@@ -267,7 +267,7 @@ class ItemLists:
 
 
 class Launch(NamedTuple):
-    """The batches of a call: what a Family is given, and what runs its phases."""
+    """The batches of a call: the arguments of a Family, and the function that runs its phases."""
 
     data: EpochData
     call: RankingCall
@@ -275,12 +275,12 @@ class Launch(NamedTuple):
     users: Side
     list_items: object  #: returns the Side of the items, given lists of negatives
     run: object  #: runs phases, given their arguments, for each panel of each batch
-    proposal: object  #: what negatives are drawn from, or None
+    proposal: object  #: the proposal that negatives are drawn from, or None
     negatives: np.ndarray  #: lists of negatives, if they are drawn before
 
 
 class Family:
-    """What is special about a kind of loss: its memory, and its phases.
+    """A kind of loss: its memory, and its phases.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ class DeviceHistories(NamedTuple):
 
 
 class FoldInArgs(NamedTuple):
-    """All that folding in is given; arrays and numbers are float32 if not said otherwise."""
+    """The arguments of folding in; arrays and numbers are float32 unless another type is given."""
 
     problem: NamedTuple  #: FoldInProblem
     turned: np.ndarray  #: (d, m), the others as columns
@@ -85,7 +85,7 @@ def _score_others(team, r, args, scores):
 
 @inlined
 def _pushes_of_softmax(team, largest, scores, pushes, args):
-    """Write what multiples of the others a user is pushed away from, by a softmax."""
+    """Write the multiples of the others that a user is pushed away from, by a softmax."""
     problem, total = args.problem, ZERO
     for j in range(team.lane, scores.shape[0], team.n_lanes):
         pushes[j] = exp_of_minus(max(largest - scores[j], ZERO))

@@ -54,7 +54,7 @@ class PairwiseScratch(NamedTuple):
 
 
 class PairwiseArgs(NamedTuple):
-    """All that a launch is given."""
+    """The arguments of a launch."""
 
     data: EpochData
     call: RankingCall

@@ -2,8 +2,8 @@
 
 With negatives that a batch shares, scores and both gradients are matrix products. Batches with many
 scores are trained in panels of rows: the phases run once for each panel, and a step, which moves
-the rows of the tables, is made after the last. With a list of negatives for each row, a group does
-all that concerns the row.
+the rows of the tables, is made after the last. With a list of negatives for each row, a group
+computes all results of a row.
 """
 
 import math
@@ -119,7 +119,7 @@ class SoftmaxScratch(NamedTuple):
 
 
 class SoftmaxArgs(NamedTuple):
-    """All that a launch is given."""
+    """The arguments of a launch."""
 
     data: EpochData
     call: RankingCall
@@ -338,7 +338,7 @@ def sum_negatives(team, s, args):
 
 @inlined
 def _correction(args, batch, o, k):
-    """Return what is subtracted from the logit of positive ``o``, which is item ``k``."""
+    """Return the correction of the logit of positive ``o``, which is item ``k``."""
     if args.softmax.negatives_code == NEGATIVES_DRAWN:
         return args.scratch.positive_corrections[o]
     return args.softmax.corrections[k]
@@ -541,7 +541,7 @@ def learn_lists(team, s, args):
 
 
 class DrawArgs(NamedTuple):
-    """What negatives are drawn by."""
+    """The arguments of drawing negatives."""
 
     softmax: SoftmaxArgs
     cells: Cells

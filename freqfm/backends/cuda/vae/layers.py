@@ -14,8 +14,8 @@ class Moved(NamedTuple):
     side: Side
     step: Step
     number: int  #: of the step in the epoch
-    sources: np.ndarray  #: what the occurrences of rows are multiples of
-    mean: float  #: what the penalty for each occurrence is multiplied by
+    sources: np.ndarray  #: the source rows of the occurrences
+    mean: float  #: the factor of the penalty for each occurrence
 
 
 @inlined

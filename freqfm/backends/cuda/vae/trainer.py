@@ -30,9 +30,9 @@ _NO_DROPOUT = Dropout(np.uint64(0), np.float32(1))
 class CUDAAutoencoderTrainer(DeviceTrainer):
     """Trains the tables of an autoencoder, see ``Backend.autoencoder_trainer``.
 
-    The tables are in the GPU's memory. What goes there and back in a batch is what NumPy computes:
-    queries, sums, and the dense layers. The items are trained by the softmax of recommenders, with
-    queries in place of users.
+    The tables are in the GPU's memory. In a batch, the arrays that NumPy computes with are
+    copied: queries, sums, and the dense layers. The items are trained by the softmax of
+    recommenders, with queries in place of users.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
             self._make_items(len(self._host[1].weights))
 
     def _make_items(self, n_items):
-        """Allocate what the softmax over items needs."""
+        """Allocate the memory of the softmax over items."""
         device, problem, drawn = self.device, self._problem, self._problem.n_draws > 0
         n_pairs, width = problem.n_positives * problem.n_samples, problem.item_width
         items = RankingProblem(
