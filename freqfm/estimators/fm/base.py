@@ -446,6 +446,9 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         kind = ModelPart if self._has_parts(optimizer) else WholeModel
         return kind(self, rows, **options)
 
+    def _finish_write_back(self, part):
+        """Take over what else was trained in a part of the model."""
+
     def _refine_intercept(self, part):
         """Add to the intercepts the changes of their base scores by the targets of a chunk."""
         rows, sums = part.rows, self._target_sums.copy()

@@ -52,9 +52,6 @@ class PlainFactors(BaseFM):
         states = [state[name] for state in self._optimizer_state for name in FACTOR_STATES]
         return [*self.factors_.reshape(-1, *self.factors_.shape[-2:]), *states]
 
-    def _finish_write_back(self, part):
-        """Take over what else was trained in a part of the model."""
-
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         """Set the factors of all outputs; return their optimizer states."""
         shape = self.n_features_in_, int(self.n_components)

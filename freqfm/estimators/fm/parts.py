@@ -39,7 +39,7 @@ class WholeModel:
             model.intercept_ = model.intercept_.copy()
 
     def write_back(self):
-        """Do nothing: the model itself was trained."""
+        """The model itself was trained: there is nothing to write."""
 
 
 class LabelledRows(NamedTuple):
@@ -129,12 +129,10 @@ class ModelPart:
             for (of_model, of_part), rows in zip(tables, rows_of_factors, strict=False)
             if of_part.size
         ]
-        counts = model.token_counts_[:, np.newaxis], tokens, part.token_counts_[:, np.newaxis]
-        self._backend.take_rows([*self._copies, counts])
+        self._backend.take_rows(self._copies)
         if not counted:
             X, weight = self.rows.X, self.rows.weight
             part.token_counts_ += weight_of_tokens(X.indices, X.indptr, weight, n_entries)
-            self._copies.append(counts)
 
     def write_back(self):
         """Write the trained arrays to the model. Signals must be held back by the caller."""
@@ -155,6 +153,7 @@ def _empty_part(array, n_tokens):
 
 
 def _token_columns(model):
-    """Return the arrays that have a number for each token and are trained, as lists of columns."""
+    """Return the arrays that have a number for each token, as lists of columns."""
     states = [state[name] for state in model._optimizer_state for name in _BY_TOKEN]
-    return [a.reshape(-1, a.shape[-1], 1) for a in (model.coef_, *states) if a.size]
+    arrays = model.coef_, model.token_counts_, *states
+    return [a.reshape(-1, a.shape[-1], 1) for a in arrays if a.size]

@@ -136,9 +136,6 @@ class RankedFactors(BaseFM):
                     tables.append(numbers[start : start + n * width].reshape(n, width))
         return tables
 
-    def _finish_write_back(self, part):
-        """Do nothing: ranks and rows stay."""
-
     def _levels(self, features=slice(None)):
         return np.searchsorted(self.ranks_, self.feature_ranks_[features]).astype(np.int32)
 

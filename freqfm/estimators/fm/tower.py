@@ -87,13 +87,7 @@ class FactorsWithTower(PlainFactors):
         """The dense layers, as views of the model's weights."""
         if not hasattr(self, "_tower"):
             raise AttributeError(f"{type(self).__name__} has no layers_ before fit")
-        layers, begin = [], 0
-        for n_in, n_out in pairwise(self._layer_widths.tolist()):
-            end = begin + (n_in + 1) * n_out
-            layers.append(self._tower[..., begin:end].reshape(-1, n_in + 1, n_out))
-            begin = end
-        if self._has_tower:
-            layers.append(self._tower[..., begin:].reshape(-1, self._layer_widths[-1]))
+        layers = _layers_of(self._layer_widths, self._tower)
         return [layer[0] if len(layer) == 1 else layer for layer in layers]
 
     def set_params(self, **params):
@@ -255,21 +249,31 @@ def _count_weights(widths):
     return int(((widths[:-1] + 1) * widths[1:]).sum() + widths[-1])
 
 
-def _draw_layers(widths, weights, generator):
-    """Draw initial weights and biases, uniform as those of scikit-learn's ``MLPClassifier``."""
-    begin = 0
+def _layers_of(widths, weights):
+    """Return the layers in ``weights``, whose last axis is all of a tower, as views.
+
+    Those of a hidden layer have the shape (n_towers, n_in + 1, n_out), with the biases in the last
+    row; at the end stand those of the outputs, (n_towers, n_out). Without layers there are none.
+    """
+    layers, begin = [], 0
     for n_in, n_out in pairwise(widths.tolist()):
         end = begin + (n_in + 1) * n_out
-        bound = np.sqrt(6 / (n_in + n_out))
-        weights[begin:end] = generator.uniform(-bound, bound, end - begin)
+        layers.append(weights[..., begin:end].reshape(-1, n_in + 1, n_out))
         begin = end
-    bound = np.sqrt(6 / (widths[-1] + 1))
-    weights[begin:] = generator.uniform(-bound, bound, widths[-1])
+    return [*layers, weights[..., begin:].reshape(-1, widths[-1])] if layers else []
+
+
+def _draw_layers(widths, weights, generator):
+    """Draw initial weights and biases, uniform as those of scikit-learn's ``MLPClassifier``."""
+    fans = [*(n_in + n_out for n_in, n_out in pairwise(widths)), widths[-1] + 1]
+    for layer, fan in zip(_layers_of(widths, weights), fans, strict=True):
+        bound = np.sqrt(6 / fan)
+        layer[...] = generator.uniform(-bound, bound, layer.shape)
 
 
 def _is_no_bias(widths):
     """Return 1 for each weight of a tower, and 0 for each bias; float32."""
-    parts = [
-        np.repeat(np.float32([1, 0]), (n_in * n_out, n_out)) for n_in, n_out in pairwise(widths)
-    ]
-    return np.concatenate([*parts, np.ones(widths[-1], dtype=np.float32)])
+    found = np.ones(_count_weights(widths), dtype=np.float32)
+    for layer in _layers_of(widths, found)[:-1]:
+        layer[:, -1] = 0
+    return found
