@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, ZERO, inlined, python_function
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined, python_function
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,
@@ -46,6 +46,15 @@ class AdamConstants(NamedTuple):
 def sgd_step(parameter, gradient, rate):
     """Return the parameter after a plain gradient step."""
     return parameter - rate * gradient
+
+
+@inlined
+def fall_along(parameter, gradient, last_parameter, last_gradient):
+    """Return by how much a loss is estimated to fall along one parameter of a step.
+
+    By the mean of the negative gradients before and after the step.
+    """
+    return HALF * (gradient + last_gradient) * (parameter - last_parameter)
 
 
 @inlined

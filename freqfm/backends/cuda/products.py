@@ -83,41 +83,36 @@ def parts_of(n_terms, parts):
 
 
 @inlined
-def span_of_part(n_terms, parts, part):
+def _span_of_part(n_terms, parts, part):
     """Return the first term of a part, and the one after its last."""
     _, length = parts_of(n_terms, parts)
     return part * length, min((part + 1) * length, n_terms)
 
 
 @inlined
-def product_in_parts(team, left, right, n_terms, shape, parts):
-    """Write the parts of the products of columns of ``left`` and ``right``, of ``n_terms`` rows.
+def product_in_parts(team, left, right, n_terms, shape, parts, of_rows):
+    """Write the parts of the products of rows of ``left`` and columns of ``right``.
 
     Parameters
     ----------
-    left, right : ndarray of shape (n_terms or more, n or more) and (n_terms or more, m or more)
+    left : ndarray of shape (n or more, n_terms or more)
+        Or, unless ``of_rows``, its transpose: its columns are multiplied.
+    right : ndarray of shape (n_terms or more, m or more)
     n_terms : int
     shape : tuple of int
         n and m.
     parts : ndarray of shape (most parts, n or more, m or more)
+    of_rows : bool
     """
     n_parts, _ = parts_of(n_terms, parts)
     tiles = n_tiles(team, shape[0], shape[1])
-    for t in range(team.rank, tiles * n_parts, team.size):
-        part = t // tiles
-        span = span_of_part(n_terms, parts, part)
-        multiply_tile(team, t % tiles, left, right, span, shape, parts[part], False)
-
-
-@inlined
-def product_of_rows_in_parts(team, left, right, n_terms, shape, parts):
-    """Write the parts of a product like ``product_in_parts``, with the transpose of ``left``."""
-    n_parts, _ = parts_of(n_terms, parts)
-    tiles = n_tiles(team, shape[0], shape[1])
-    for t in range(team.rank, tiles * n_parts, team.size):
-        part = t // tiles
-        span = span_of_part(n_terms, parts, part)
-        multiply_tile_of_rows(team, t % tiles, (left, 0), right, span, shape, parts[part])
+    for task in range(team.rank, tiles * n_parts, team.size):
+        t, part = task % tiles, task // tiles
+        span = _span_of_part(n_terms, parts, part)
+        if of_rows:
+            multiply_tile_of_rows(team, t, (left, 0), right, span, shape, parts[part])
+        else:
+            multiply_tile(team, t, left, right, span, shape, parts[part])
 
 
 @inlined
@@ -164,10 +159,7 @@ def _eight(first, distance, last, in_row):
 
 @inlined
 def _read_eight(a, k, p):
-    return (
-        a[k, p[0]], a[k, p[1]], a[k, p[2]], a[k, p[3]],
-        a[k, p[4]], a[k, p[5]], a[k, p[6]], a[k, p[7]],
-    )  # fmt: skip
+    return read(a, k, p[:4]) + read(a, k, p[4:])
 
 
 @inlined
@@ -209,7 +201,7 @@ def _read_term(a, b, k, last, p, q):
 
 
 @inlined
-def multiply_tile(team, t, a, b, span, shape, out, add):
+def multiply_tile(team, t, a, b, span, shape, out):
     """Write tile ``t`` of the sum over k of a[k, i] b[k, j].
 
     Parameters
@@ -220,8 +212,6 @@ def multiply_tile(team, t, a, b, span, shape, out, add):
     shape : tuple of int
         How many i and j there are.
     out : ndarray
-    add : bool
-        Whether the sum is added to ``out``.
     """
     i, j = _place_of_tile(team, t, shape[1])
     rows, columns = arrangement(team)
@@ -235,7 +225,7 @@ def multiply_tile(team, t, a, b, span, shape, out, add):
         x3, y3 = _read_term(a, b, k + 3, last, p, q)
         sums = _add_products(_add_products(sums, x0, y0), x1, y1)
         sums = _add_products(_add_products(sums, x2, y2), x3, y3)
-    _put_tile(out, (i, j), (rows, columns), shape, sums, add)
+    _put_tile(out, (i, j), (rows, columns), shape, sums)
 
 
 @inlined
@@ -295,34 +285,33 @@ def multiply_tile_of_rows(team, t, left, b, span, shape, out):
         sums = _add_products(sums, _of_rows(team, mine, a, p, k, 5, last), z[1])
         sums = _add_products(sums, _of_rows(team, mine, a, p, k, 6, last), z[2])
         sums = _add_products(sums, _of_rows(team, mine, a, p, k, 7, last), z[3])
-    _put_tile(out, (i, j), (rows, columns), shape, sums, False)
+    _put_tile(out, (i, j), (rows, columns), shape, sums)
 
 
 @inlined
-def _put_tile(out, place, distances, shape, sums, add):
+def _put_tile(out, place, distances, shape, sums):
     (i, j), (distance, _) = place, distances
-    _put_row(out, i, j, distances, shape, sums[0], add)
-    _put_row(out, i + distance, j, distances, shape, sums[1], add)
-    _put_row(out, i + 2 * distance, j, distances, shape, sums[2], add)
-    _put_row(out, i + 3 * distance, j, distances, shape, sums[3], add)
-    _put_row(out, i + 4 * distance, j, distances, shape, sums[4], add)
-    _put_row(out, i + 5 * distance, j, distances, shape, sums[5], add)
-    _put_row(out, i + 6 * distance, j, distances, shape, sums[6], add)
-    _put_row(out, i + 7 * distance, j, distances, shape, sums[7], add)
+    _put_row(out, i, j, distances, shape, sums[0])
+    _put_row(out, i + distance, j, distances, shape, sums[1])
+    _put_row(out, i + 2 * distance, j, distances, shape, sums[2])
+    _put_row(out, i + 3 * distance, j, distances, shape, sums[3])
+    _put_row(out, i + 4 * distance, j, distances, shape, sums[4])
+    _put_row(out, i + 5 * distance, j, distances, shape, sums[5])
+    _put_row(out, i + 6 * distance, j, distances, shape, sums[6])
+    _put_row(out, i + 7 * distance, j, distances, shape, sums[7])
 
 
 @inlined
-def _put_row(out, i, j, distances, shape, values, add):
+def _put_row(out, i, j, distances, shape, values):
     if i < shape[0]:
         distance = distances[1]
-        _put(out, i, j, shape, values[0], add)
-        _put(out, i, j + distance, shape, values[1], add)
-        _put(out, i, j + 2 * distance, shape, values[2], add)
-        _put(out, i, j + 3 * distance, shape, values[3], add)
+        _put(out, i, j, shape, values[0])
+        _put(out, i, j + distance, shape, values[1])
+        _put(out, i, j + 2 * distance, shape, values[2])
+        _put(out, i, j + 3 * distance, shape, values[3])
 
 
 @inlined
-def _put(out, i, j, shape, value, add):
+def _put(out, i, j, shape, value):
     if j < shape[1]:
-        place = np.uint64(i), np.uint64(j)
-        out[place] = out[place] + value if add else value
+        out[np.uint64(i), np.uint64(j)] = value

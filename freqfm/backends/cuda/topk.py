@@ -6,16 +6,15 @@ found. A group scans a slice of a query's scores; what exceeds the worst of the 
 a buffer, which is sorted when it is full.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, ZERO, inlined
+from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.products import product_of_rows
+from freqfm.backends.cuda.tables import row_scale, unit_element
 from freqfm.backends.cuda.team import (
     any_of_lanes,
-    group_sum,
     last_of_lanes,
     prefix_sum,
     synchronize_group,
@@ -79,13 +78,9 @@ def scale_items(team, b, args):
     """Write the items as columns, their first numbers at unit length."""
     items, right = args.items, args.right
     for i in range(team.rank, items.shape[0], team.size):
-        squares = ZERO
-        for f in range(team.lane, args.n_unit, team.n_lanes):
-            squares += items[i, f] * items[i, f]
-        squares = group_sum(team, squares)
-        scale = ONE / np.float32(math.sqrt(squares)) if squares > ZERO else ONE
+        scale = row_scale(team, items, i, args.n_unit)
         for f in range(team.lane, items.shape[1], team.n_lanes):
-            right[f, i] = items[i, f] * (scale if f < args.n_unit else ONE)
+            right[f, i] = unit_element(items, i, f, scale, args.n_unit)
 
 
 @inlined

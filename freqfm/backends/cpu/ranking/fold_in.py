@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._memory import aligned_zeros
-from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus
+from freqfm.formulas.steps import fall_along
 
 # Below this number of multiplications in a call, starting threads costs more than it saves.
 _WORTH_SEVERAL_THREADS = 1_000_000
@@ -144,7 +145,7 @@ def _keep_or_go_back(first, largest_rise, user, gradient, last_user, last_gradie
     """
     fall = ZERO
     for f in range(user.shape[0]):
-        fall += HALF * (gradient[f] + last_gradient[f]) * (user[f] - last_user[f])
+        fall += fall_along(user[f], gradient[f], last_user[f], last_gradient[f])
     rises = fall < -largest_rise and not first
     for f in range(user.shape[0]):
         if rises:

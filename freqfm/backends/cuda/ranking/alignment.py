@@ -14,8 +14,8 @@ from freqfm.backends.cuda.products import (
     most_parts,
     n_tiles,
     parts_of,
+    product_in_parts,
     product_of_rows,
-    product_of_rows_in_parts,
     sum_of_parts,
 )
 from freqfm.backends.cuda.ranking.batches import (
@@ -160,10 +160,10 @@ def sum_sides(team, s, args):
     first, last = _panel_of(args, batch)
     shape, n = (last - first, scratch.units.shape[2]), batch.n_rows
     cosines, units, parts = scratch.cosines, scratch.units, scratch.parts
-    product_of_rows_in_parts(team, cosines[0], units[0], n, shape, parts[0])
+    product_in_parts(team, cosines[0], units[0], n, shape, parts[0], True)
     n_parts, _ = parts_of(n, parts[0])
     others = behind(team, n_parts * n_tiles(team, shape[0], shape[1]))
-    product_of_rows_in_parts(others, cosines[1], units[1], n, shape, parts[1])
+    product_in_parts(others, cosines[1], units[1], n, shape, parts[1], True)
 
 
 @inlined

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import HALF, ZERO, inlined
+from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.memory import lanes_for
 from freqfm.backends.cuda.team import group_max, group_sum, synchronize_group
 from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus
+from freqfm.formulas.steps import fall_along
 
 # Users that are folded in at a time; each takes scratch for all others.
 _GROUPS = 4096
@@ -28,8 +29,9 @@ class FoldInArgs(NamedTuple):
 
     problem: NamedTuple  #: FoldInProblem
     turned: np.ndarray  #: (d, m), the others as columns
+    sums: np.ndarray  #: (n_groups, d), scratch: of the user's items by their weights
     histories: DeviceHistories
-    scores: np.ndarray  #: (n_groups, m), scratch
+    scores: np.ndarray  #: (n_groups, m)
     pushes: np.ndarray  #: (n_groups, m)
     gradients: np.ndarray  #: (n_groups, d)
     last_users: np.ndarray  #: (n_groups, d), from where the last step was made
@@ -130,7 +132,7 @@ def _keep_or_go_back(team, r, first, args):
     fall = ZERO
     if not first:
         for f in range(team.lane, user.shape[0], team.n_lanes):
-            fall += HALF * (gradient[f] + last_gradient[f]) * (user[f] - last_user[f])
+            fall += fall_along(user[f], gradient[f], last_user[f], last_gradient[f])
     rises = group_sum(team, fall) < -args.problem.largest_rise
     for f in range(team.lane, user.shape[0], team.n_lanes):
         if rises:
@@ -143,17 +145,12 @@ def _keep_or_go_back(team, r, first, args):
 @inlined
 def _write_gradient(team, r, weight, args):
     """Write the negative gradient of a user's loss; a lane writes the columns that it reads."""
-    problem, histories, out = args.problem, args.histories, args.out
+    problem, out, sums = args.problem, args.out, args.sums[team.rank]
     scores, pushes = args.scores[team.rank], args.pushes[team.rank]
     gradient = args.gradients[team.rank]
     largest = _score_others(team, r, args, scores)
     for f in range(team.lane, out.shape[1], team.n_lanes):
-        total = ZERO
-        if not problem.pairwise:
-            for p in range(histories.starts[r], histories.starts[r + 1]):
-                x = problem.positive * histories.weights[p] / weight
-                total += x * problem.items[histories.items[p], f]
-        gradient[f] = total
+        gradient[f] = ZERO if problem.pairwise else problem.positive / weight * sums[f]
     synchronize_group(team)
     if problem.pairwise:
         _pairs(team, r, weight, scores, pushes, args)
@@ -188,6 +185,8 @@ def fold_in_rows(team, b, args):
             weight += histories.weights[p]
         weight = group_sum(team, weight)
         _sum_row(team, histories, r, args.problem.items, out)
+        for f in range(team.lane, out.shape[1], team.n_lanes):
+            args.sums[team.rank, f] = out[r, f]
         synchronize_group(team)
         moves = _normalise(team, out, r)
         inertia = args.problem.inertia
@@ -236,6 +235,7 @@ def fold_in(device, problem, histories, formulas):
         ),
         turned=device.to_device(np.ascontiguousarray(problem.others.T)),
         histories=_on_device(device, *histories),
+        sums=device.empty((n_groups, width), np.float32),
         scores=device.empty((n_groups, n_others), np.float32),
         pushes=device.empty((n_groups, n_others), np.float32),
         gradients=device.empty((n_groups, width), np.float32),

@@ -36,7 +36,6 @@ from freqfm.backends.cuda.products import (
     parts_of,
     product_in_parts,
     product_of_rows,
-    product_of_rows_in_parts,
     sum_of_parts,
 )
 from freqfm.backends.cuda.ranking.batches import (
@@ -328,7 +327,7 @@ def sum_negatives(team, s, args):
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape, m = (last - first, scratch.negatives.shape[1]), _n_negatives(args, batch)
-    product_of_rows_in_parts(team, scratch.scores, scratch.negatives, m, shape, scratch.parts)
+    product_in_parts(team, scratch.scores, scratch.negatives, m, shape, scratch.parts, True)
     starts = args.data.row_starts
     begin, end = starts[batch.first_row + first], starts[batch.first_row + last]
     # From the last group on: the first ones have tiles.
@@ -470,7 +469,9 @@ def learn_negatives(team, s, args):
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape, scaled = (_n_negatives(args, batch), scratch.scaled.shape[1]), scratch.scaled[first:last]
-    product_in_parts(team, scratch.scores, scaled, last - first, shape, scratch.negative_parts)
+    product_in_parts(
+        team, scratch.scores, scaled, last - first, shape, scratch.negative_parts, False
+    )
 
 
 @inlined
