@@ -15,7 +15,7 @@ from scipy import sparse
 
 from freqfm import FMClassifier, RaFMClassifier, backends
 from freqfm.backends.base import Exclusions
-from freqfm.backends.cuda import device, team
+from freqfm.backends.cuda import device, groups
 from freqfm.backends.cuda.backend import CUDABackend
 
 
@@ -40,7 +40,7 @@ class SimulatedDevice(device.Device):
 
 def main():
     device._BLOCK = device._SMALLEST_BLOCK = 4
-    device._OF_WARPS = {team.add_at: device._add_at}
+    device._OF_WARPS = {groups.add_at: device._add_at}
     simulated, reference = CUDABackend(SimulatedDevice()), NumpyBackend()
     X = sparse.random(24, 9, 0.4, format="csr", dtype=np.float32, random_state=0)
     y = np.arange(24) % 2

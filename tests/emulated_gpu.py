@@ -11,9 +11,9 @@ import threading
 import numpy as np
 
 from freqfm._numba.jit import translated
-from freqfm.backends.cuda import team
+from freqfm.backends.cuda import groups
 from freqfm.backends.cuda.constants import with_constants
-from freqfm.backends.cuda.team import Team
+from freqfm.backends.cuda.groups import Group
 
 
 class Lanes:
@@ -37,7 +37,7 @@ class Lanes:
             try:
                 self._await_turn(lane)
                 with np.errstate(all="ignore"):
-                    function(Team(rank, size, lane, self.n), *args)
+                    function(Group(rank, size, lane, self.n), *args)
                 self._arrive(lane, "end", None)
             except BaseException as error:
                 self._errors.append(error)
@@ -85,20 +85,22 @@ class Lanes:
         """Return what lanes do together, by the functions for a single lane."""
 
         def together(name, result):
-            return lambda team, value=None: result(team.lane, self.exchange(team.lane, name, value))
+            return lambda group, value=None: result(
+                group.lane, self.exchange(group.lane, name, value)
+            )
 
         def equals(lane, values):
             return values[:lane].count(values[lane]), values.count(values[lane])
 
         return {
-            team.group_sum: together("sum", lambda lane, v: _in_pairs(v)),
-            team.group_max: together("max", lambda lane, v: max(v)),
-            team.prefix_sum: together("prefix", lambda lane, v: sum(v[1 : lane + 1], v[0])),
-            team.first_of_lanes: together("first", lambda lane, v: v[0]),
-            team.last_of_lanes: together("last", lambda lane, v: v[-1]),
-            team.any_of_lanes: together("any", lambda lane, v: any(v)),
-            team.place_among_equals: together("equals", equals),
-            team.synchronize_group: together("synchronize", lambda lane, v: None),
+            groups.group_sum: together("sum", lambda lane, v: _in_pairs(v)),
+            groups.group_max: together("max", lambda lane, v: max(v)),
+            groups.prefix_sum: together("prefix", lambda lane, v: sum(v[1 : lane + 1], v[0])),
+            groups.first_of_lanes: together("first", lambda lane, v: v[0]),
+            groups.last_of_lanes: together("last", lambda lane, v: v[-1]),
+            groups.any_of_lanes: together("any", lambda lane, v: any(v)),
+            groups.place_among_equals: together("equals", equals),
+            groups.synchronize_group: together("synchronize", lambda lane, v: None),
         }
 
 
@@ -190,4 +192,4 @@ class EmulatedDevice:
             if self._replacements:
                 self._lanes.run(phase, int(rank), self.size, b, args)
             else:
-                phase(Team(int(rank), self.size, 0, 1), b, args)
+                phase(Group(int(rank), self.size, 0, 1), b, args)

@@ -13,7 +13,7 @@ import threading
 import numpy as np
 from emulated_gpu import EmulatedDevice
 
-from freqfm.backends.cuda import team
+from freqfm.backends.cuda import groups
 
 # The thread's part: rank and lane, and how often the group has been synchronized.
 _PART = threading.local()
@@ -92,9 +92,9 @@ class RacingDevice(EmulatedDevice):
     def __init__(self, size=3, seed=0, n_lanes=4):
         super().__init__(size, seed, n_lanes)
         self.races = set()
-        wait, add = Synchronize(self._replacements[team.synchronize_group]), Add()
-        self._replacements[team.synchronize_group] = lambda *args: wait(*args)
-        self._replacements[team.add_at] = lambda *args: add(*args)
+        wait, add = Synchronize(self._replacements[groups.synchronize_group]), Add()
+        self._replacements[groups.synchronize_group] = lambda *args: wait(*args)
+        self._replacements[groups.add_at] = lambda *args: add(*args)
 
     def _run(self, phase, b, args):
         accesses = collections.defaultdict(dict)

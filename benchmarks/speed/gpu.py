@@ -27,8 +27,8 @@ from sklearn.metrics import roc_auc_score
 from freqfm import FastVAERecommender, FMClassifier, MFRecommender, backends
 from freqfm._input.validation import canonical_csr
 from freqfm._numba.jit import inlined
+from freqfm.backends.cuda.groups import worker
 from freqfm.backends.cuda.products import product_of_rows
-from freqfm.backends.cuda.team import worker
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k, recall_at_k
 from freqfm.metrics._ranking import top_k
@@ -40,19 +40,19 @@ _UNITS = {(7, 0): 64, (7, 5): 64, (8, 0): 64}
 
 
 @inlined
-def copy_words(team, b, args):
+def copy_words(group, b, args):
     """Copy an array, to measure the card's bandwidth."""
     source, target = args
-    thread, n_threads = worker(team)
+    thread, n_threads = worker(group)
     for i in range(thread, source.shape[0], n_threads):
         target[i] = source[i]
 
 
 @inlined
-def multiply(team, b, args):
+def multiply(group, b, args):
     """Multiply two matrices, to measure products."""
     left, right, out = args
-    product_of_rows(team, left, 0, right, out.shape, out)
+    product_of_rows(group, left, 0, right, out.shape, out)
 
 
 class Report:

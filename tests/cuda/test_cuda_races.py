@@ -12,7 +12,7 @@ from freqfm._numba.jit import inlined
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.fm import batch as fm
 from freqfm.backends.cuda.fm import trainer as fm_trainer
-from freqfm.backends.cuda.team import group_sum, synchronize_group
+from freqfm.backends.cuda.groups import group_sum, synchronize_group
 
 NAMES = ["softmax", "drawn", "learned", "pairs", "own pairs", "alignment", "autoencoder"]
 NAMES += ["autoencoder, drawn", "classes", "ranks", "top k", "histories"]
@@ -25,25 +25,25 @@ class Args(NamedTuple):
 
 
 @inlined
-def write_by_all(team, b, args):
+def write_by_all(group, b, args):
     """Let groups write to the same element."""
-    if team.lane == 0:
-        args.numbers[0] = team.rank
+    if group.lane == 0:
+        args.numbers[0] = group.rank
 
 
 @inlined
-def read_of_others(team, b, args):
+def read_of_others(group, b, args):
     """Let lanes read what others write, without waiting."""
-    args.numbers[team.rank * team.n_lanes + team.lane] = group_sum(team, 1)
-    group_sum(team, args.numbers[team.rank * team.n_lanes])
+    args.numbers[group.rank * group.n_lanes + group.lane] = group_sum(group, 1)
+    group_sum(group, args.numbers[group.rank * group.n_lanes])
 
 
 @inlined
-def read_after_waiting(team, b, args):
+def read_after_waiting(group, b, args):
     """Let lanes read what others have written."""
-    args.numbers[team.rank * team.n_lanes + team.lane] = team.lane
-    synchronize_group(team)
-    group_sum(team, args.numbers[team.rank * team.n_lanes])
+    args.numbers[group.rank * group.n_lanes + group.lane] = group.lane
+    synchronize_group(group)
+    group_sum(group, args.numbers[group.rank * group.n_lanes])
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 How the parts fit:
 
-``team``
-    A phase is a function of ``(team, b, args)`` under ``freqfm._numba.jit.inlined``: groups share
+``groups``
+    A phase is a function of ``(group, b, args)`` under ``freqfm._numba.jit.inlined``: groups share
     the work items, lanes of a group the columns or the entries. What a group does together, such as
     a sum over its lanes, are functions of this file. They are written for one lane; so a phase is
     ordinary code, which tests run on a CPU, with groups in random order.
@@ -12,7 +12,7 @@ How the parts fit:
     ``device.run(PHASES, args, n_lanes, n_items, (first, last))`` loops over batches, and in each
     over the phases, with a barrier of the whole grid after each. A launch has as many batches as
     take a fifth of a second. It compiles the phases with everything that they call, formulas of
-    ``freqfm.formulas`` too, and replaces the functions of ``team`` by those of a warp, and
+    ``freqfm.formulas`` too, and replaces the functions of ``groups`` by those of a warp, and
     formulas by custom ones.
 ``constants``
     The codes and switches that a kernel is compiled for, so that it holds one optimizer and loss.

@@ -9,9 +9,9 @@ FOUR_ZEROS = (ZERO, ZERO, ZERO, ZERO)
 
 
 @inlined
-def four_columns(team, f, width):
+def four_columns(group, f, width):
     """Return the columns of a lane from ``f`` on; the first in place of those that are outside."""
-    g, h, i = f + team.n_lanes, f + 2 * team.n_lanes, f + 3 * team.n_lanes
+    g, h, i = f + group.n_lanes, f + 2 * group.n_lanes, f + 3 * group.n_lanes
     return f, (g if g < width else f), (h if h < width else f), (i if i < width else f)
 
 

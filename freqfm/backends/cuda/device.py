@@ -8,7 +8,7 @@ import numpy as np
 from numba import cuda
 
 from freqfm._numba.jit import announce, fingerprint_of, translated
-from freqfm.backends.cuda import kernel_files, products, team
+from freqfm.backends.cuda import groups, kernel_files, products
 from freqfm.backends.cuda.constants import kind_of, with_constants
 
 # Most threads of a block, of which several groups share one, and most registers of a thread: with
@@ -100,27 +100,27 @@ def _readable(index, last):
 # A whole warp makes a tile of a product.
 
 
-def _of_row(team, mine, a, i, start, c, last):
+def _of_row(group, mine, a, i, start, c, last):
     return cuda.shfl_sync(_WHOLE_WARP, mine, (cuda.laneid & 24) + c)
 
 
-def _arrangement(team):
+def _arrangement(group):
     return 4, 8
 
 
 _OF_WARPS = {
-    team.group_sum: _group_sum,
-    team.group_max: _group_max,
-    team.prefix_sum: _prefix_sum,
-    team.first_of_lanes: _first_of_lanes,
-    team.last_of_lanes: _last_of_lanes,
-    team.any_of_lanes: _any_of_lanes,
-    team.place_among_equals: _place_among_equals,
-    team.synchronize_group: _synchronize_group,
+    groups.group_sum: _group_sum,
+    groups.group_max: _group_max,
+    groups.prefix_sum: _prefix_sum,
+    groups.first_of_lanes: _first_of_lanes,
+    groups.last_of_lanes: _last_of_lanes,
+    groups.any_of_lanes: _any_of_lanes,
+    groups.place_among_equals: _place_among_equals,
+    groups.synchronize_group: _synchronize_group,
     products.arrangement: _arrangement,
     products.readable: _readable,
     products.of_row: _of_row,
-    team.add_at: _add_at,
+    groups.add_at: _add_at,
 }
 
 
@@ -179,11 +179,11 @@ def kernel_of(phases, formulas, args):
     """
     replacements = {**_OF_WARPS, **formulas}
     run = _in_turn([translated(phase, _device_function, replacements) for phase in phases])
-    put, Team = _device_function(with_constants(args)), team.Team
+    put, Group = _device_function(with_constants(args)), groups.Group
 
     def kernel(first, last, n_lanes, arrived, args):
         thread = cuda.grid(1)
-        group = Team(thread // n_lanes, cuda.gridsize(1) // n_lanes, thread % n_lanes, n_lanes)
+        group = Group(thread // n_lanes, cuda.gridsize(1) // n_lanes, thread % n_lanes, n_lanes)
         given = put(args)
         for b in range(first, last):
             run(group, arrived, b, given)
@@ -292,7 +292,7 @@ class Device:
         Parameters
         ----------
         phases : tuple of function
-            Of ``(team, b, args)``, see ``team``.
+            Of ``(group, b, args)``, see ``groups``.
         args : NamedTuple or tuple
             Device arrays, numbers of NumPy or int, and tuples of these.
         n_lanes : int

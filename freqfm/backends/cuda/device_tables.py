@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm.backends.cuda.memory import rule_for_device
 from freqfm.backends.cuda.sorting import Touched
-from freqfm.backends.cuda.tables import CATCH_UP_ALL, Side, Step, Table
+from freqfm.backends.cuda.tables import CATCH_UP_ALL, DeviceTable, Side, Step
 from freqfm.formulas.codes import CATCH_UP_NONE
 
 
@@ -36,7 +36,7 @@ class DeviceTables:
         self.idle = rule.catch_up == CATCH_UP_NONE
         integers, floats = device.empty(1, np.int32), device.empty((1, 1), np.float32)
         table, touched = (
-            Table(floats, floats[0], floats, floats, integers),
+            DeviceTable(floats, floats[0], floats, floats, integers),
             Touched(*[integers] * 3),
         )
         self.nothing = Side(table, touched, integers, floats[0], floats, 0)
@@ -65,9 +65,9 @@ class DeviceTables:
         )
 
     def _copy_of(self, state):
-        """Return the Table of a TrainedTable."""
+        """Return the DeviceTable of a TrainedTable."""
         n_rows = 0 if self.idle else len(state.weights)
-        return Table(*self._trainer.add(state), self._device.empty(n_rows, np.int32))
+        return DeviceTable(*self._trainer.add(state), self._device.empty(n_rows, np.int32))
 
     def end_epoch(self, n_batches):
         """Let all rows catch up on the steps that they have missed, after ``n_batches``."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
-from freqfm.backends.cuda.team import group_max, last_of_lanes, prefix_sum, synchronize_group
+from freqfm.backends.cuda.groups import group_max, last_of_lanes, prefix_sum, synchronize_group
 from freqfm.formulas.cells import cell_logit
 from freqfm.formulas.rng import random_bits, uniform
 from freqfm.formulas.search import first_above
@@ -74,36 +74,36 @@ def _below(bits, n):
 
 
 @inlined
-def _score_cells(team, cells, queries, r, numbers):
+def _score_cells(group, cells, queries, r, numbers):
     """Write the scores of codewords and the logits of cells; return the largest logit."""
     n_codewords, width = cells.codewords.shape
-    for c in range(team.lane, n_codewords, team.n_lanes):
+    for c in range(group.lane, n_codewords, group.n_lanes):
         total = ZERO
         for f in range(width):
             total += queries[r, f] * cells.codewords[c, f]
         numbers[c] = total
-    synchronize_group(team)
+    synchronize_group(group)
     largest = -np.float32(np.inf)
-    for c in range(team.lane, cells.cell_codes.shape[0], team.n_lanes):
+    for c in range(group.lane, cells.cell_codes.shape[0], group.n_lanes):
         logit = cells.cell_log_weights[c] + cell_logit(cells.cell_codes, c, numbers)
         numbers[n_codewords + c] = logit
         largest = max(largest, logit)
-    return group_max(team, largest)
+    return group_max(group, largest)
 
 
 @inlined
-def _sum_weights(team, largest, numbers, first, sums):
+def _sum_weights(group, largest, numbers, first, sums):
     """Write the sums of the weights of cells; return the last of them."""
     before, n_cells = np.int64(0), sums.shape[0]
-    for start in range(0, n_cells, team.n_lanes):
-        c = start + team.lane
+    for start in range(0, n_cells, group.n_lanes):
+        c = start + group.lane
         weight = np.int64(0)
         if c < n_cells:
             weight = np.int64(_UNIT * exp_of_minus(largest - numbers[first + c]))
-        up_to = prefix_sum(team, weight)
+        up_to = prefix_sum(group, weight)
         if c < n_cells:
             sums[c] = before + up_to
-        before += last_of_lanes(team, up_to)
+        before += last_of_lanes(group, up_to)
     return before
 
 
@@ -115,20 +115,20 @@ def log_q_of_item(cells, k, numbers, log_total):
 
 
 @inlined
-def draw_from_cells(team, cells, queries, r, key, scratch):
+def draw_from_cells(group, cells, queries, r, key, scratch):
     """Draw items for query ``r``, which the group has written.
 
     They and their corrections go to row ``r`` of the scratch. Returns the numbers that
     ``log_q_of_item`` needs.
     """
-    synchronize_group(team)
+    synchronize_group(group)
     numbers, sums = scratch.numbers[r], scratch.sums[r]
-    largest = _score_cells(team, cells, queries, r, numbers)
-    total = _sum_weights(team, largest, numbers, cells.codewords.shape[0], sums)
+    largest = _score_cells(group, cells, queries, r, numbers)
+    total = _sum_weights(group, largest, numbers, cells.codewords.shape[0], sums)
     log_sum = np.float32(math.log(np.float32(total) / _UNIT))
     log_total = largest + log_sum - cells.log_n_items
-    synchronize_group(team)
-    for j in range(team.lane, scratch.ids.shape[1], team.n_lanes):
+    synchronize_group(group)
+    for j in range(group.lane, scratch.ids.shape[1], group.n_lanes):
         position = np.int64(_below(random_bits(key, 3 * j), np.uint64(total)))
         cell = first_above(sums, 0, sums.shape[0] - 1, position)
         begin = cells.cell_starts[cell]

@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.base import Snapshot, Trainer
-from freqfm.backends.cuda.team import group_max, group_sum
+from freqfm.backends.cuda.groups import group_max, group_sum
 
 # Numbers are reduced in groups of this size.
 _GROUP = 4096
@@ -13,34 +13,34 @@ _INFINITY = np.float32(np.inf)
 
 
 @inlined
-def largest_numbers(team, b, args):
+def largest_numbers(group, b, args):
     """Write the largest absolute value of each 4,096 numbers; infinity for NaN."""
     numbers, found = args
-    for w in range(team.rank, found.shape[0], team.size):
+    for w in range(group.rank, found.shape[0], group.size):
         largest = ZERO
         for i in range(
-            w * _GROUP + team.lane, min((w + 1) * _GROUP, numbers.shape[0]), team.n_lanes
+            w * _GROUP + group.lane, min((w + 1) * _GROUP, numbers.shape[0]), group.n_lanes
         ):
             number = abs(numbers[i])
             # NaN is the only number that does not equal itself, and no maximum on a GPU.
             largest = max(largest, number if number == number else _INFINITY)
-        largest = group_max(team, largest)
-        if team.lane == 0:
+        largest = group_max(group, largest)
+        if group.lane == 0:
             found[w] = largest
 
 
 @inlined
-def sum_losses(team, b, args):
+def sum_losses(group, b, args):
     """Write the sums of 4,096 numbers each, in float64."""
     numbers, sums = args
-    for w in range(team.rank, sums.shape[0], team.size):
+    for w in range(group.rank, sums.shape[0], group.size):
         total = 0.0
         for i in range(
-            w * _GROUP + team.lane, min((w + 1) * _GROUP, numbers.shape[0]), team.n_lanes
+            w * _GROUP + group.lane, min((w + 1) * _GROUP, numbers.shape[0]), group.n_lanes
         ):
             total += numbers[i]
-        total = group_sum(team, total)
-        if team.lane == 0:
+        total = group_sum(group, total)
+        if group.lane == 0:
             sums[w] = total
 
 

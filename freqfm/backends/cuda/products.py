@@ -24,10 +24,10 @@ _NOTHING = (FOUR_ZEROS,) * 8
 
 
 @inlined
-def arrangement(team):
+def arrangement(group):
     """Return how the lanes of a group are arranged: rows and columns of threads."""
-    columns = min(team.n_lanes, _ABREAST)
-    return team.n_lanes // columns, columns
+    columns = min(group.n_lanes, _ABREAST)
+    return group.n_lanes // columns, columns
 
 
 @inlined
@@ -40,7 +40,7 @@ def readable(index, last):
 
 
 @inlined
-def of_row(team, mine, a, i, start, c, last):
+def of_row(group, mine, a, i, start, c, last):
     """Return element ``start + c`` of row ``i``, or zero beyond ``last``.
 
     On a GPU the lanes side by side have read one each, which is ``mine``.
@@ -49,22 +49,22 @@ def of_row(team, mine, a, i, start, c, last):
 
 
 @inlined
-def n_tiles(team, n, m):
+def n_tiles(group, n, m):
     """Return how many tiles an n x m product has."""
-    rows, columns = arrangement(team)
+    rows, columns = arrangement(group)
     tall, wide = _TALL * rows, _WIDE * columns
     return ((n + tall - 1) // tall) * ((m + wide - 1) // wide)
 
 
 @inlined
-def product_of_rows(team, left, first, right, shape, out):
+def product_of_rows(group, left, first, right, shape, out):
     """Write the products of rows of ``left``, from ``first`` on, and columns of ``right``.
 
     ``shape`` is the numbers of both.
     """
     span = 0, left.shape[1]
-    for t in range(team.rank, n_tiles(team, shape[0], shape[1]), team.size):
-        multiply_tile_of_rows(team, t, (left, first), right, span, shape, out)
+    for t in range(group.rank, n_tiles(group, shape[0], shape[1]), group.size):
+        multiply_tile_of_rows(group, t, (left, first), right, span, shape, out)
 
 
 def most_parts(n, m):
@@ -90,7 +90,7 @@ def _span_of_part(n_terms, parts, part):
 
 
 @inlined
-def product_in_parts(team, left, right, n_terms, shape, parts, of_rows):
+def product_in_parts(group, left, right, n_terms, shape, parts, of_rows):
     """Write the parts of the products of rows of ``left`` and columns of ``right``.
 
     Parameters
@@ -105,14 +105,14 @@ def product_in_parts(team, left, right, n_terms, shape, parts, of_rows):
     of_rows : bool
     """
     n_parts, _ = parts_of(n_terms, parts)
-    tiles = n_tiles(team, shape[0], shape[1])
-    for task in range(team.rank, tiles * n_parts, team.size):
+    tiles = n_tiles(group, shape[0], shape[1])
+    for task in range(group.rank, tiles * n_parts, group.size):
         t, part = task % tiles, task // tiles
         span = _span_of_part(n_terms, parts, part)
         if of_rows:
-            multiply_tile_of_rows(team, t, (left, 0), right, span, shape, parts[part])
+            multiply_tile_of_rows(group, t, (left, 0), right, span, shape, parts[part])
         else:
-            multiply_tile(team, t, left, right, span, shape, parts[part])
+            multiply_tile(group, t, left, right, span, shape, parts[part])
 
 
 @inlined
@@ -179,12 +179,12 @@ def _add_products(sums, x, y):
 
 
 @inlined
-def _place_of_tile(team, t, m):
+def _place_of_tile(group, t, m):
     """Return the first row and column of a lane in tile ``t``, which is one of a row of tiles."""
-    rows, columns = arrangement(team)
+    rows, columns = arrangement(group)
     tiles = (m + _WIDE * columns - 1) // (_WIDE * columns)
-    i = (t // tiles) * _TALL * rows + team.lane // columns
-    return i, (t % tiles) * _WIDE * columns + team.lane % columns
+    i = (t // tiles) * _TALL * rows + group.lane // columns
+    return i, (t % tiles) * _WIDE * columns + group.lane % columns
 
 
 @inlined
@@ -201,7 +201,7 @@ def _read_term(a, b, k, last, p, q):
 
 
 @inlined
-def multiply_tile(team, t, a, b, span, shape, out):
+def multiply_tile(group, t, a, b, span, shape, out):
     """Write tile ``t`` of the sum over k of a[k, i] b[k, j].
 
     Parameters
@@ -213,8 +213,8 @@ def multiply_tile(team, t, a, b, span, shape, out):
         How many i and j there are.
     out : ndarray
     """
-    i, j = _place_of_tile(team, t, shape[1])
-    rows, columns = arrangement(team)
+    i, j = _place_of_tile(group, t, shape[1])
+    rows, columns = arrangement(group)
     # Elements outside of the matrix are computed as well, but not written.
     p, q = _eight(i, rows, shape[0] - 1, True), _four(j, columns, shape[1] - 1, True)
     sums, last = _NOTHING, span[1] - 1
@@ -239,16 +239,16 @@ def _read_rows(a, p, k, last):
 
 
 @inlined
-def _of_rows(team, mine, a, p, start, c, last):
+def _of_rows(group, mine, a, p, start, c, last):
     return (
-        of_row(team, mine[0], a, p[0], start, c, last),
-        of_row(team, mine[1], a, p[1], start, c, last),
-        of_row(team, mine[2], a, p[2], start, c, last),
-        of_row(team, mine[3], a, p[3], start, c, last),
-        of_row(team, mine[4], a, p[4], start, c, last),
-        of_row(team, mine[5], a, p[5], start, c, last),
-        of_row(team, mine[6], a, p[6], start, c, last),
-        of_row(team, mine[7], a, p[7], start, c, last),
+        of_row(group, mine[0], a, p[0], start, c, last),
+        of_row(group, mine[1], a, p[1], start, c, last),
+        of_row(group, mine[2], a, p[2], start, c, last),
+        of_row(group, mine[3], a, p[3], start, c, last),
+        of_row(group, mine[4], a, p[4], start, c, last),
+        of_row(group, mine[5], a, p[5], start, c, last),
+        of_row(group, mine[6], a, p[6], start, c, last),
+        of_row(group, mine[7], a, p[7], start, c, last),
     )
 
 
@@ -264,27 +264,27 @@ def _read_four_rows(b, start, last, q):
 
 
 @inlined
-def multiply_tile_of_rows(team, t, left, b, span, shape, out):
+def multiply_tile_of_rows(group, t, left, b, span, shape, out):
     """Write tile ``t`` of the sum over k of a[first + i, k] b[k, j]; see ``multiply_tile``.
 
     ``left`` is a and first.
     """
-    (a, first), (i, j) = left, _place_of_tile(team, t, shape[1])
-    rows, columns = arrangement(team)
+    (a, first), (i, j) = left, _place_of_tile(group, t, shape[1])
+    rows, columns = arrangement(group)
     p = _eight(first + i, rows, first + shape[0] - 1, False)
     q = _four(j, columns, shape[1] - 1, True)
-    sums, last, side = _NOTHING, span[1] - 1, team.lane % columns
+    sums, last, side = _NOTHING, span[1] - 1, group.lane % columns
     for k in range(span[0], span[1], _AT_ONCE_OF_ROWS):
         mine = _read_rows(a, p, k + side, last)
         y, z = _read_four_rows(b, k, last, q), _read_four_rows(b, k + 4, last, q)
-        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 0, last), y[0])
-        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 1, last), y[1])
-        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 2, last), y[2])
-        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 3, last), y[3])
-        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 4, last), z[0])
-        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 5, last), z[1])
-        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 6, last), z[2])
-        sums = _add_products(sums, _of_rows(team, mine, a, p, k, 7, last), z[3])
+        sums = _add_products(sums, _of_rows(group, mine, a, p, k, 0, last), y[0])
+        sums = _add_products(sums, _of_rows(group, mine, a, p, k, 1, last), y[1])
+        sums = _add_products(sums, _of_rows(group, mine, a, p, k, 2, last), y[2])
+        sums = _add_products(sums, _of_rows(group, mine, a, p, k, 3, last), y[3])
+        sums = _add_products(sums, _of_rows(group, mine, a, p, k, 4, last), z[0])
+        sums = _add_products(sums, _of_rows(group, mine, a, p, k, 5, last), z[1])
+        sums = _add_products(sums, _of_rows(group, mine, a, p, k, 6, last), z[2])
+        sums = _add_products(sums, _of_rows(group, mine, a, p, k, 7, last), z[3])
     _put_tile(out, (i, j), (rows, columns), shape, sums)
 
 

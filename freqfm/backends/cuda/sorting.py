@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import inlined
-from freqfm.backends.cuda.team import (
+from freqfm.backends.cuda.groups import (
     add_at,
     last_of_lanes,
     place_among_equals,
@@ -65,77 +65,77 @@ def _digit_of(sorting, entry):
 
 
 @inlined
-def clear_counts(team, b, sorting):
+def clear_counts(group, b, sorting):
     """Begin a pass: no entry has been counted."""
-    thread, n_threads = worker(team)
+    thread, n_threads = worker(group)
     n_chunks = sorting.counts.shape[1]
     for i in range(thread, _DIGITS * n_chunks, n_threads):
         sorting.counts[i // n_chunks, i % n_chunks] = 0
 
 
 @inlined
-def count_digits(team, b, sorting):
+def count_digits(group, b, sorting):
     """Count the digits of each chunk."""
-    for c in range(team.rank, sorting.counts.shape[1], team.size):
+    for c in range(group.rank, sorting.counts.shape[1], group.size):
         begin, end = _chunk(sorting, c)
-        for e in range(begin + team.lane, end, team.n_lanes):
+        for e in range(begin + group.lane, end, group.n_lanes):
             add_at(sorting.counts, (_digit_of(sorting, sorting.source[e]), c), 1)
 
 
 @inlined
-def sum_chunks(team, b, sorting):
+def sum_chunks(group, b, sorting):
     """Turn the counts of each digit into sums over the chunks before."""
     n_chunks = sorting.counts.shape[1]
-    for digit in range(team.rank, _DIGITS, team.size):
+    for digit in range(group.rank, _DIGITS, group.size):
         before = 0
-        for start in range(0, n_chunks, team.n_lanes):
-            c = start + team.lane
+        for start in range(0, n_chunks, group.n_lanes):
+            c = start + group.lane
             count = sorting.counts[digit, c] if c < n_chunks else 0
-            up_to = prefix_sum(team, count)
+            up_to = prefix_sum(group, count)
             if c < n_chunks:
                 sorting.counts[digit, c] = before + up_to - count
-            before += last_of_lanes(team, up_to)
-        if team.lane == 0:
+            before += last_of_lanes(group, up_to)
+        if group.lane == 0:
             sorting.totals[digit] = before
 
 
 @inlined
-def sum_digits(team, b, sorting):
+def sum_digits(group, b, sorting):
     """Turn the totals of digits into sums over the digits before."""
-    if team.rank != 0:
+    if group.rank != 0:
         return
     before = 0
-    for start in range(0, _DIGITS, team.n_lanes):
-        count = sorting.totals[start + team.lane]
-        up_to = prefix_sum(team, count)
-        sorting.totals[start + team.lane] = before + up_to - count
-        before += last_of_lanes(team, up_to)
+    for start in range(0, _DIGITS, group.n_lanes):
+        count = sorting.totals[start + group.lane]
+        up_to = prefix_sum(group, count)
+        sorting.totals[start + group.lane] = before + up_to - count
+        before += last_of_lanes(group, up_to)
 
 
 @inlined
-def distribute(team, b, sorting):
+def distribute(group, b, sorting):
     """Write each entry behind those with a smaller digit, or with the same and before it."""
-    for c in range(team.rank, sorting.counts.shape[1], team.size):
+    for c in range(group.rank, sorting.counts.shape[1], group.size):
         begin, end = _chunk(sorting, c)
-        for start in range(begin, end, team.n_lanes):
-            e = start + team.lane
+        for start in range(begin, end, group.n_lanes):
+            e = start + group.lane
             entry = sorting.source[min(e, end - 1)]
             digit = _digit_of(sorting, entry) if e < end else _DIGITS
-            before, n_equal = place_among_equals(team, digit)
+            before, n_equal = place_among_equals(group, digit)
             first = 0
             if e < end:
                 first = sorting.counts[digit, c]
                 sorting.sorted[sorting.totals[digit] + first + before] = entry
-            synchronize_group(team)
+            synchronize_group(group)
             if e < end and before == 0:
                 sorting.counts[digit, c] = first + n_equal
-            synchronize_group(team)
+            synchronize_group(group)
 
 
 @inlined
-def _collect(team, b, args):
+def _collect(group, b, args):
     """Write the sorted rows, and where each of them came from."""
-    thread, n_threads = worker(team)
+    thread, n_threads = worker(group)
     for e in range(thread, args.order.shape[0], n_threads):
         at = args.order[e]
         key = args.keys[at]

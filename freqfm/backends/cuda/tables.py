@@ -21,9 +21,9 @@ from freqfm.backends.cuda.columns import (
     times,
     write,
 )
+from freqfm.backends.cuda.groups import group_sum, synchronize_group
 from freqfm.backends.cuda.sorting import Touched
 from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
-from freqfm.backends.cuda.team import group_sum, synchronize_group
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,
@@ -41,7 +41,7 @@ from freqfm.formulas.steps import momentum_steps, present_rate
 _SHORTEST = np.float32(1e-12)
 
 
-class Table(NamedTuple):
+class DeviceTable(NamedTuple):
     """A table with its optimizer state; unused arrays are empty."""
 
     weights: np.ndarray  #: (n, d), float32
@@ -61,7 +61,7 @@ class Step(NamedTuple):
 class Side(NamedTuple):
     """The users of a call, or its items."""
 
-    table: Table
+    table: DeviceTable
     touched: Touched
     rows: np.ndarray  #: (m,), the source row of each occurrence of a batch, int32
     multiples: np.ndarray  #: (m,), float32
@@ -80,14 +80,14 @@ class Dropout(NamedTuple):
 
 
 @inlined
-def row_scale(team, table, k, n_unit):
+def row_scale(group, table, k, n_unit):
     """Return one over the length of the first ``n_unit`` numbers of row ``k``; 1 for none."""
     if n_unit == 0:
         return ONE
     squares = ZERO
-    for f in range(team.lane, n_unit, team.n_lanes):
+    for f in range(group.lane, n_unit, group.n_lanes):
         squares += table[k, f] * table[k, f]
-    return ONE / max(np.float32(math.sqrt(group_sum(team, squares))), _SHORTEST)
+    return ONE / max(np.float32(math.sqrt(group_sum(group, squares))), _SHORTEST)
 
 
 @inlined
@@ -97,22 +97,22 @@ def unit_element(table, k, f, scale, n_unit):
 
 
 @inlined
-def score_row(team, table, k, n_unit, queries, r):
+def score_row(group, table, k, n_unit, queries, r):
     """Return the score of row ``k`` by query ``r``, and the scale of the row's first numbers."""
-    scale, total = row_scale(team, table, k, n_unit), ZERO
-    for f in range(team.lane, table.shape[1], team.n_lanes):
+    scale, total = row_scale(group, table, k, n_unit), ZERO
+    for f in range(group.lane, table.shape[1], group.n_lanes):
         total += unit_element(table, k, f, scale, n_unit) * queries[r, f]
-    return group_sum(team, total), scale
+    return group_sum(group, total), scale
 
 
 @inlined
-def gather_row(team, table, k, n_unit, out, j, columns):
+def gather_row(group, table, k, n_unit, out, j, columns):
     """Copy row ``k`` to row ``j`` of ``out`` and, if that has rows, to column ``j`` of ``columns``.
 
     Its first ``n_unit`` numbers get unit length.
     """
-    scale = row_scale(team, table, k, n_unit)
-    for f in range(team.lane, table.shape[1], team.n_lanes):
+    scale = row_scale(group, table, k, n_unit)
+    for f in range(group.lane, table.shape[1], group.n_lanes):
         value = unit_element(table, k, f, scale, n_unit)
         out[j, f] = value
         if columns.shape[0] > 0:
@@ -129,38 +129,38 @@ def _dropped(dropout, key, f):
 
 
 @inlined
-def gather_dropped_row(team, table, k, cosine, dropout, key, out, j):
+def gather_dropped_row(group, table, k, cosine, dropout, key, out, j):
     """Copy row ``k`` with some numbers dropped; return its length if ``cosine``, else 1."""
     length = ONE
     if cosine:
         squares = ZERO
-        for f in range(team.lane, table.shape[1], team.n_lanes):
+        for f in range(group.lane, table.shape[1], group.n_lanes):
             value = _dropped(dropout, key, f) * table[k, f]
             squares += value * value
-        length = max(np.float32(math.sqrt(group_sum(team, squares))), _SHORTEST)
+        length = max(np.float32(math.sqrt(group_sum(group, squares))), _SHORTEST)
     scale = ONE / length
-    for f in range(team.lane, table.shape[1], team.n_lanes):
+    for f in range(group.lane, table.shape[1], group.n_lanes):
         out[j, f] = scale * (_dropped(dropout, key, f) * table[k, f])
     return length
 
 
 @inlined
-def through_dropout(team, gradients, dropout, key, j):
+def through_dropout(group, gradients, dropout, key, j):
     """Backpropagate the gradient in row ``j`` through dropout."""
     if dropout.threshold != np.uint64(0):
-        for f in range(team.lane, gradients.shape[1], team.n_lanes):
+        for f in range(group.lane, gradients.shape[1], group.n_lanes):
             gradients[j, f] *= _dropped(dropout, key, f)
 
 
 @inlined
-def through_normalisation(team, gradients, units, r, length):
+def through_normalisation(group, gradients, units, r, length):
     """Backpropagate the gradient in row ``r`` by a unit vector u to (g - <g, u> u) / length."""
     along = ZERO
-    for f in range(team.lane, units.shape[1], team.n_lanes):
+    for f in range(group.lane, units.shape[1], group.n_lanes):
         along += gradients[r, f] * units[r, f]
-    along = group_sum(team, along)
+    along = group_sum(group, along)
     scale = ONE / length
-    for f in range(team.lane, units.shape[1], team.n_lanes):
+    for f in range(group.lane, units.shape[1], group.n_lanes):
         gradients[r, f] = (gradients[r, f] - along * units[r, f]) * scale
 
 
@@ -177,7 +177,7 @@ def _gradient_of(side, k, row, penalty, f):
 
 
 @inlined
-def _step_row(team, side, places, rate, number, penalty, step):
+def _step_row(group, side, places, rate, number, penalty, step):
     """Make step ``number`` of the epoch; ``places`` are a row and that of its gradient, or -1."""
     table, rule, (k, row) = side.table, step.rule, places
     width = table.weights.shape[1]
@@ -185,11 +185,11 @@ def _step_row(team, side, places, rate, number, penalty, step):
     root = step.corrections[number, 1]
     if rule.step_code == STEP_ROWWISE_ADAGRAD:
         squares = ZERO
-        for f in range(team.lane, width, team.n_lanes):
+        for f in range(group.lane, width, group.n_lanes):
             gradient = _gradient_of(side, k, row, penalty, f)
             squares += gradient * gradient
-        rate /= root_of_row(team, rule, table.first, (k, 0), squares, width)
-    for f in range(team.lane, width, team.n_lanes):
+        rate /= root_of_row(group, rule, table.first, (k, 0), squares, width)
+    for f in range(group.lane, width, group.n_lanes):
         gradient = _gradient_of(side, k, row, penalty, f)
         move_weight(rule, rate, root, table.weights, (k, f), gradient, table.first, table.second)
 
@@ -201,19 +201,19 @@ def _power(base, n):
 
 
 @inlined
-def _shrink_missed(team, k, missed, rate, table, rule):
+def _shrink_missed(group, k, missed, rate, table, rule):
     """Multiply a row by the power of the factor that it shrinks by in a step."""
     shrinkage = rate * rule.idle_decay
     if shrinkage < HALF:
         power = math.exp(np.float32(missed) * np.float32(math.log1p(-shrinkage)))
     else:
         power = math.pow(ONE - shrinkage, np.float32(missed))
-    for f in range(team.lane, table.weights.shape[1], team.n_lanes):
+    for f in range(group.lane, table.weights.shape[1], group.n_lanes):
         table.weights[k, f] *= np.float32(power)
 
 
 @inlined
-def _catch_up_row(team, k, number, side, step):
+def _catch_up_row(group, k, number, side, step):
     """Catch up on the steps before step ``number`` that row ``k`` has missed.
 
     In each of them its gradient was that of the penalty alone; see ``backends.cpu.tables``.
@@ -222,22 +222,22 @@ def _catch_up_row(team, k, number, side, step):
     missed = number - 1 - table.caught_up[k]
     if missed <= 0:
         return
-    synchronize_group(team)
-    if team.lane == 0:
+    synchronize_group(group)
+    if group.lane == 0:
         table.caught_up[k] = number - 1
     rate = present_rate(rule.rate_code, rule.hyper, table.per_row, k, ZERO)
     if rule.catch_up == CATCH_UP_FACTOR:
-        _shrink_missed(team, k, missed, rate, table, rule)
+        _shrink_missed(group, k, missed, rate, table, rule)
         return
     n_replayed = missed
     if rule.step_code == STEP_ADAM and rule.idle_decay == ZERO:
         n_replayed = min(missed, momentum_steps(rule.hyper[BETA_1]))
     for s in range(n_replayed):
-        _step_row(team, side, (k, -1), rate, number - missed + s, rule.idle_decay, step)
+        _step_row(group, side, (k, -1), rate, number - missed + s, rule.idle_decay, step)
     if n_replayed < missed:
         first = _power(rule.hyper[BETA_1], missed - n_replayed)
         second = _power(rule.hyper[BETA_2], missed - n_replayed)
-        for f in range(team.lane, table.weights.shape[1], team.n_lanes):
+        for f in range(group.lane, table.weights.shape[1], group.n_lanes):
             table.first[k, f] *= first
             table.second[k, f] *= second
 
@@ -249,31 +249,31 @@ def _begins_row(touched, start, e):
 
 
 @inlined
-def catch_up_rows(team, batch, number, side, step):
+def catch_up_rows(group, batch, number, side, step):
     """Let the rows of a batch of the call catch up on the steps that they have missed."""
     touched = side.touched
     start, end = touched.starts[batch], touched.starts[batch + 1]
-    for e in range(start + team.rank, end, team.size):
+    for e in range(start + group.rank, end, group.size):
         if _begins_row(touched, start, e):
-            _catch_up_row(team, touched.tokens[e], number, side, step)
+            _catch_up_row(group, touched.tokens[e], number, side, step)
 
 
 @inlined
-def _catch_up_all(team, number, args):
+def _catch_up_all(group, number, args):
     """Let all rows catch up on the steps of an epoch before step ``number``."""
     side, step = args
-    for k in range(team.rank, side.table.weights.shape[0], team.size):
-        _catch_up_row(team, k, number, side, step)
+    for k in range(group.rank, side.table.weights.shape[0], group.size):
+        _catch_up_row(group, k, number, side, step)
 
 
 @inlined
-def _sum_occurrences(team, e, start, end, side, sources):
+def _sum_occurrences(group, e, start, end, side, sources):
     """Write the sum of the occurrences of a row; return how many there are."""
     touched, width, last = side.touched, sources.shape[1], e + 1
     while last < end and touched.tokens[last] == touched.tokens[e]:
         last += 1
-    for f in range(team.lane, width, COLUMNS * team.n_lanes):
-        columns, total = four_columns(team, f, width), FOUR_ZEROS
+    for f in range(group.lane, width, COLUMNS * group.n_lanes):
+        columns, total = four_columns(group, f, width), FOUR_ZEROS
         for p in range(e, last):
             o = touched.sources[p]
             total = add(total, times(side.multiples[o], read(sources, side.rows[o], columns)))
@@ -282,44 +282,44 @@ def _sum_occurrences(team, e, start, end, side, sources):
 
 
 @inlined
-def _through_unit_row(team, row, k, n_unit, side):
+def _through_unit_row(group, row, k, n_unit, side):
     """Backpropagate a gradient through what ``gather_row`` does to row ``k``."""
     weights, gradients = side.table.weights, side.gradients
     squares, along = ZERO, ZERO
-    for f in range(team.lane, n_unit, team.n_lanes):
+    for f in range(group.lane, n_unit, group.n_lanes):
         squares += weights[k, f] * weights[k, f]
         along += gradients[row, f] * weights[k, f]
-    length = max(np.float32(math.sqrt(group_sum(team, squares))), _SHORTEST)
-    along = group_sum(team, along) / (length * length)
+    length = max(np.float32(math.sqrt(group_sum(group, squares))), _SHORTEST)
+    along = group_sum(group, along) / (length * length)
     scale = ONE / length
-    for f in range(team.lane, n_unit, team.n_lanes):
+    for f in range(group.lane, n_unit, group.n_lanes):
         gradients[row, f] = (gradients[row, f] - along * weights[k, f]) * scale
 
 
 @inlined
-def _move_row(team, row, k, n_seen, mean, number, side, step):
+def _move_row(group, row, k, n_seen, mean, number, side, step):
     """Step row ``k`` along its gradient, and apply its weight decay.
 
     The penalty on rows that a batch holds is that for each occurrence, times ``mean``.
     """
     table, rule = side.table, step.rule
-    rate = rate_of_row(team, rule, table.per_row, k, n_seen, ZERO)
+    rate = rate_of_row(group, rule, table.per_row, k, n_seen, ZERO)
     penalty = ZERO
     if rule.decay_code != DECAY_NONE:
         if rule.decoupled:
-            for f in range(team.lane, table.weights.shape[1], team.n_lanes):
+            for f in range(group.lane, table.weights.shape[1], group.n_lanes):
                 table.weights[k, f] *= ONE - rate * rule.decay
         elif rule.decay_code == DECAY_BATCH:
             penalty = rule.decay * np.float32(n_seen) * mean
         else:
             penalty = rule.decay
-    if rule.catch_up != CATCH_UP_NONE and team.lane == 0:
+    if rule.catch_up != CATCH_UP_NONE and group.lane == 0:
         table.caught_up[k] = number
-    _step_row(team, side, (k, row), rate, number, penalty, step)
+    _step_row(group, side, (k, row), rate, number, penalty, step)
 
 
 @inlined
-def apply_gradients(team, batch, number, side, sources, n_unit, mean, step):
+def apply_gradients(group, batch, number, side, sources, n_unit, mean, step):
     """Sum the occurrences of each row of a batch of the call, and move the rows.
 
     Parameters
@@ -336,23 +336,23 @@ def apply_gradients(team, batch, number, side, sources, n_unit, mean, step):
     """
     touched = side.touched
     start, end = touched.starts[batch], touched.starts[batch + 1]
-    for e in range(start + team.rank, end, team.size):
+    for e in range(start + group.rank, end, group.size):
         if _begins_row(touched, start, e):
             k = touched.tokens[e]
-            n_seen = _sum_occurrences(team, e, start, end, side, sources)
+            n_seen = _sum_occurrences(group, e, start, end, side, sources)
             if side.n_seen > 0:
                 n_seen = side.n_seen
             if n_unit > 0:
-                _through_unit_row(team, e - start, k, n_unit, side)
-            _move_row(team, e - start, k, n_seen, mean, number, side, step)
+                _through_unit_row(group, e - start, k, n_unit, side)
+            _move_row(group, e - start, k, n_seen, mean, number, side, step)
 
 
 @inlined
-def move_all(team, number, side, step):
+def move_all(group, number, side, step):
     """Move all rows of a table along the gradients of ``side``."""
     mean = ONE / np.float32(side.n_seen)
-    for k in range(team.rank, side.table.weights.shape[0], team.size):
-        _move_row(team, k, k, side.n_seen, mean, number, side, step)
+    for k in range(group.rank, side.table.weights.shape[0], group.size):
+        _move_row(group, k, k, side.n_seen, mean, number, side, step)
 
 
 CATCH_UP_ALL = (_catch_up_all,)

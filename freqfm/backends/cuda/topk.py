@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
-from freqfm.backends.cuda.products import product_of_rows
-from freqfm.backends.cuda.tables import row_scale, unit_element
-from freqfm.backends.cuda.team import (
+from freqfm.backends.cuda.groups import (
     any_of_lanes,
     last_of_lanes,
     prefix_sum,
     synchronize_group,
 )
+from freqfm.backends.cuda.products import product_of_rows
+from freqfm.backends.cuda.tables import row_scale, unit_element
 
 # Scores in memory at a time: half a gigabyte; buffers take as much at most.
 _SCORES = 1 << 27
@@ -74,12 +74,12 @@ def _item_of(number):
 
 
 @inlined
-def scale_items(team, b, args):
+def scale_items(group, b, args):
     """Write the items as columns, their first numbers at unit length."""
     items, right = args.items, args.right
-    for i in range(team.rank, items.shape[0], team.size):
-        scale = row_scale(team, items, i, args.n_unit)
-        for f in range(team.lane, items.shape[1], team.n_lanes):
+    for i in range(group.rank, items.shape[0], group.size):
+        scale = row_scale(group, items, i, args.n_unit)
+        for f in range(group.lane, items.shape[1], group.n_lanes):
             right[f, i] = unit_element(items, i, f, scale, args.n_unit)
 
 
@@ -91,106 +91,106 @@ def _part(args, b):
 
 
 @inlined
-def score_part(team, b, args):
+def score_part(group, b, args):
     """Write the scores of a part's queries."""
     first, n = _part(args, b)
     shape = n, args.items.shape[0]
-    product_of_rows(team, args.queries, first, args.right, shape, args.scores)
+    product_of_rows(group, args.queries, first, args.right, shape, args.scores)
 
 
 @inlined
-def strike_out(team, b, args):
+def strike_out(group, b, args):
     """Overwrite the scores of excluded items."""
     first, n = _part(args, b)
-    for i in range(team.rank, n, team.size):
+    for i in range(group.rank, n, group.size):
         for p in range(
-            args.starts[first + i] + team.lane, args.starts[first + i + 1], team.n_lanes
+            args.starts[first + i] + group.lane, args.starts[first + i + 1], group.n_lanes
         ):
             args.scores[i, args.excluded[p]] = _NOTHING
-        for p in range(team.lane, args.for_all.shape[0], team.n_lanes):
+        for p in range(group.lane, args.for_all.shape[0], group.n_lanes):
             args.scores[i, args.for_all[p]] = _NOTHING
 
 
 @inlined
-def _sort(team, buffer, n):
+def _sort(group, buffer, n):
     """Sort the first ``n`` numbers of a buffer, a power of two, from the largest on (bitonic)."""
     length = 2
     while length <= n:
         distance = length >> 1
         while distance > 0:
-            for pair in range(team.lane, n >> 1, team.n_lanes):
+            for pair in range(group.lane, n >> 1, group.n_lanes):
                 low = (pair // distance) * 2 * distance + pair % distance
                 one, other = buffer[low], buffer[low + distance]
                 if (one < other) == ((low & length) == 0):
                     buffer[low], buffer[low + distance] = other, one
-            synchronize_group(team)
+            synchronize_group(group)
             distance >>= 1
         length <<= 1
 
 
 @inlined
-def _compress(team, buffer, n, k):
+def _compress(group, buffer, n, k):
     """Keep the best ``k`` of ``n`` numbers; return their number, and a bound for the next."""
-    synchronize_group(team)
-    for place in range(n + team.lane, buffer.shape[0], team.n_lanes):
+    synchronize_group(group)
+    for place in range(n + group.lane, buffer.shape[0], group.n_lanes):
         buffer[place] = _EMPTY
-    synchronize_group(team)
-    _sort(team, buffer, buffer.shape[0])
+    synchronize_group(group)
+    _sort(group, buffer, buffer.shape[0])
     return min(n, k), np.int64(buffer[k - 1])
 
 
 @inlined
-def _offer(team, buffer, n, k, threshold, number):
+def _offer(group, buffer, n, k, threshold, number):
     """Put the numbers of all lanes into a buffer if they are good enough."""
     wanted = number > threshold
-    if not any_of_lanes(team, wanted):
+    if not any_of_lanes(group, wanted):
         return n, threshold
-    up_to = prefix_sum(team, 1 if wanted else 0)
+    up_to = prefix_sum(group, 1 if wanted else 0)
     if wanted:
         buffer[n + up_to - 1] = number
-    n += last_of_lanes(team, up_to)
-    if n + team.n_lanes > buffer.shape[0]:
-        n, threshold = _compress(team, buffer, n, k)
+    n += last_of_lanes(group, up_to)
+    if n + group.n_lanes > buffer.shape[0]:
+        n, threshold = _compress(group, buffer, n, k)
     return n, threshold
 
 
 @inlined
-def choose(team, b, args):
+def choose(group, b, args):
     """Find the best items of each slice of a query's scores."""
     _, n_queries = _part(args, b)
     n_items, k = args.items.shape[0], args.found.shape[1]
     n_slices = args.buffers.shape[0] // args.scores.shape[0]
     length = (n_items + n_slices - 1) // n_slices
-    for task in range(team.rank, n_queries * n_slices, team.size):
+    for task in range(group.rank, n_queries * n_slices, group.size):
         i, begin = task // n_slices, task % n_slices * length
         end = min(begin + length, n_items)
         buffer, n, threshold = args.buffers[task], 0, np.int64(_EMPTY)
-        for start in range(begin, end, team.n_lanes):
-            j, number = start + team.lane, np.int64(_EMPTY)
+        for start in range(begin, end, group.n_lanes):
+            j, number = start + group.lane, np.int64(_EMPTY)
             if j < end:
                 score = args.scores[i, j]
                 if score > _NOTHING:
                     number = _number_of(score, j)
-            n, threshold = _offer(team, buffer, n, k, threshold, number)
-        _compress(team, buffer, n, k)
+            n, threshold = _offer(group, buffer, n, k, threshold, number)
+        _compress(group, buffer, n, k)
 
 
 @inlined
-def merge(team, b, args):
+def merge(group, b, args):
     """Find the best items of all slices, and write them."""
     first, n_queries = _part(args, b)
     k, n_slices = args.found.shape[1], args.buffers.shape[0] // args.scores.shape[0]
-    for i in range(team.rank, n_queries, team.size):
+    for i in range(group.rank, n_queries, group.size):
         buffer = args.buffers[i * n_slices]
         if n_slices > 1:
             buffer, n, threshold = args.merged[i], 0, np.int64(_EMPTY)
-            for start in range(0, n_slices * k, team.n_lanes):
-                place, number = start + team.lane, np.int64(_EMPTY)
+            for start in range(0, n_slices * k, group.n_lanes):
+                place, number = start + group.lane, np.int64(_EMPTY)
                 if place < n_slices * k:
                     number = args.buffers[i * n_slices + place // k, place % k]
-                n, threshold = _offer(team, buffer, n, k, threshold, number)
-            _compress(team, buffer, n, k)
-        for place in range(team.lane, k, team.n_lanes):
+                n, threshold = _offer(group, buffer, n, k, threshold, number)
+            _compress(group, buffer, n, k)
+        for place in range(group.lane, k, group.n_lanes):
             number = buffer[place]
             exists = number > _EMPTY
             args.found[first + i, place] = _item_of(number) if exists else np.int32(-1)

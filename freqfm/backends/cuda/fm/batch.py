@@ -36,8 +36,8 @@ from freqfm.backends.cuda.fm.scores import (
     row_of,
     sum_level,
 )
+from freqfm.backends.cuda.groups import group_sum
 from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
-from freqfm.backends.cuda.team import group_sum
 from freqfm.formulas.codes import (
     COUNT_SAMPLES,
     RATE_CONSTANT,
@@ -132,7 +132,7 @@ def _rows_of_batch(args, b):
 
 
 @inlined
-def score_batch(team, b, args):
+def score_batch(group, b, args):
     """Score the rows of a batch; leave the derivatives and curvatures of their losses.
 
     For any steps of the weights of the tokens, the score moves at most so much that a row adds
@@ -142,16 +142,16 @@ def score_batch(team, b, args):
     data, scratch, model, levels = args.data, args.scratch, args.model, args.levels
     start, code, n_levels = b * data.batch_size, args.objective.loss_code, len(levels.widths)
     out = scratch.sums, scratch.free_sums
-    for j in range(team.rank, _rows_of_batch(args, b), team.size):
+    for j in range(group.rank, _rows_of_batch(args, b), group.size):
         i = data.order[start + j]
         weight, target = data.weights[i], data.targets[i]
-        of_linear, reach = linear_part(team, args.rows, i, model.linear)
+        of_linear, reach = linear_part(group, args.rows, i, model.linear)
         found, replaced, norms, of_levels = model.intercept[0] + of_linear, ZERO, ONE, ZERO
         for p in range(n_levels):
             before = found
             row = args.rows, i, j
             found -= replaced
-            more, replaced, norm = sum_level(team, row, p, model.factors, levels, out)
+            more, replaced, norm = sum_level(group, row, p, model.factors, levels, out)
             found += more
             norms += norm
             if p > 0 and not levels.prefix:
@@ -159,7 +159,7 @@ def score_batch(team, b, args):
                 _, derivative = loss_and_gradient(code, before, wanted)
                 derivative *= levels.dependent_weight * weight
                 of_levels += derivative
-                if team.lane == 0:
+                if group.lane == 0:
                     scratch.by_level[p - 1, j] = derivative
         loss, derivative = loss_and_gradient(code, found, target)
         derivative *= weight
@@ -167,7 +167,7 @@ def score_batch(team, b, args):
             of_levels += derivative
         else:
             of_levels = derivative
-        if team.lane == 0:
+        if group.lane == 0:
             curvature = np.float32(loss_curvature(code, found, target))
             scratch.losses[start + j] = weight * loss
             scratch.by_level[n_levels - 1, j] = derivative
@@ -177,25 +177,25 @@ def score_batch(team, b, args):
 
 
 @inlined
-def _sum_of_lanes(team, summed):
+def _sum_of_lanes(group, summed):
     return Summed(
-        group_sum(team, summed.derivative),
-        group_sum(team, summed.weight),
-        group_sum(team, summed.curvature),
+        group_sum(group, summed.derivative),
+        group_sum(group, summed.weight),
+        group_sum(group, summed.curvature),
     )
 
 
 @inlined
-def _sum_entries(team, args, source):
+def _sum_entries(group, args, source):
     """Return the Summed of the entries of a piece."""
     occurrences, scratch = args.occurrences, args.scratch
     derivative, weight, curvature = ZERO, ZERO, ZERO
-    for p in range(source.first + team.lane, source.last, team.n_lanes):
+    for p in range(source.first + group.lane, source.last, group.n_lanes):
         j, x = occurrences.rows[p], occurrences.values[p]
         derivative += x * scratch.derivatives[j]
         weight += scratch.weights[j]
         curvature += abs(x) * scratch.curvatures[j]
-    return _sum_of_lanes(team, Summed(derivative, weight, curvature))
+    return _sum_of_lanes(group, Summed(derivative, weight, curvature))
 
 
 @inlined
@@ -211,13 +211,13 @@ def _begins_piece(occurrences, start, p):
 
 
 @inlined
-def _piece_from(team, occurrences, start, end, p):
+def _piece_from(group, occurrences, start, end, p):
     """Return the Source of the piece that begins with entry ``p`` of a batch."""
     k, n = occurrences.tokens[p], 0
     limit = min(end, p + WINDOW - (p - start) % WINDOW)
-    for q in range(p + team.lane, limit, team.n_lanes):
+    for q in range(p + group.lane, limit, group.n_lanes):
         n += 1 if occurrences.tokens[q] == k else 0
-    return Source(True, p, p + group_sum(team, n))
+    return Source(True, p, p + group_sum(group, n))
 
 
 @inlined
@@ -249,15 +249,15 @@ def _token_of_window(args, b, w):
 
 
 @inlined
-def _squares(team, args, source, p, free):
+def _squares(group, args, source, p, free):
     """Return the sum of derivative * x * x over a token's entries, for its vector of level p."""
     occurrences, scratch, total = args.occurrences, args.scratch, ZERO
     if source.complete:
         level = len(args.levels.widths) - 1 if free else p
-        for e in range(source.first + team.lane, source.last, team.n_lanes):
+        for e in range(source.first + group.lane, source.last, group.n_lanes):
             x = occurrences.values[e]
             total += scratch.by_level[level, occurrences.rows[e]] * x * x
-        return group_sum(team, total)
+        return group_sum(group, total)
     slot = source.first
     while slot < source.last:
         total += scratch.of_pieces[3 + p, slot]
@@ -297,23 +297,23 @@ def _gradient(args, vector, columns, source, shrinkage):
 
 
 @inlined
-def _step_level(team, p, k, step, source, args):
+def _step_level(group, p, k, step, source, args):
     """Move a token's vector of one level; ``step`` is scale, rate, root and penalty."""
     scale, rate, root, penalty = step
     model, rule, levels = args.model, args.rule, args.levels
     width, row = levels.widths[p], row_of(levels, k)
     begin, free = levels.starts[p] + row * width, levels.prefix or p == level_of(levels, k)
-    vector, shrinkage = (p, begin, free), _squares(team, args, source, p, free) - penalty
+    vector, shrinkage = (p, begin, free), _squares(group, args, source, p, free) - penalty
     if rule.step_code == STEP_ROWWISE_ADAGRAD:
         squares = ZERO
-        for f in range(team.lane, width, COLUMNS * team.n_lanes):
-            columns = four_columns(team, f, width)
+        for f in range(group.lane, width, COLUMNS * group.n_lanes):
+            columns = four_columns(group, f, width)
             along = times(scale, _gradient(args, vector, columns, source, shrinkage))
             squares += sum_inside(columns, products(along, along))
         place = levels.first_starts[p] + row
-        rate /= root_of_row(team, rule, model.factors_first, place, squares, width)
-    for f in range(team.lane, width, COLUMNS * team.n_lanes):
-        columns = four_columns(team, f, width)
+        rate /= root_of_row(group, rule, model.factors_first, place, squares, width)
+    for f in range(group.lane, width, COLUMNS * group.n_lanes):
+        columns = four_columns(group, f, width)
         along = times(scale, _gradient(args, vector, columns, source, shrinkage))
         _step_factor(begin + f, along[0], rate, root, args)
         if columns[1] > f:
@@ -332,15 +332,15 @@ def _step_factor(place, along, rate, root, args):
 
 
 @inlined
-def _step_token(team, b, k, summed, source, args):
+def _step_token(group, b, k, summed, source, args):
     """Move all weights of a token by its sums over the batch."""
     model, rule, objective = args.model, args.rule, args.objective
     if rule.lazy and summed.weight == ZERO:
         return
     scale, root, share = args.steps[b, 0], args.steps[b, 2], objective.shares[k] * summed.weight
     curvature = penalized_curvature(summed.curvature, summed.weight, k, objective)
-    rate = rate_of_row(team, rule, model.per_row, k, summed.weight, curvature) / args.steps[b, 1]
-    if team.lane == 0 and objective.fit_linear:
+    rate = rate_of_row(group, rule, model.per_row, k, summed.weight, curvature) / args.steps[b, 1]
+    if group.lane == 0 and objective.fit_linear:
         penalty = objective.alpha_linear * share * model.linear[k]
         step_element(
             rule, rate, root, model.linear, k, scale * (summed.derivative + penalty),
@@ -348,27 +348,27 @@ def _step_token(team, b, k, summed, source, args):
         )  # fmt: skip
     step = scale, rate, root, objective.alpha_factors * share
     for p in range(level_of(args.levels, k) + 1):
-        _step_level(team, p, k, step, source, args)
+        _step_level(group, p, k, step, source, args)
 
 
 @inlined
-def _keep_vectors(team, slot, k, source, args):
+def _keep_vectors(group, slot, k, source, args):
     """Keep the gradients of a piece of a token that has others."""
     scratch, levels = args.scratch, args.levels
     for p in range(level_of(levels, k) + 1):
         width, free = levels.widths[p], levels.prefix or p == level_of(levels, k)
-        for f in range(team.lane, width, COLUMNS * team.n_lanes):
-            columns = moved(four_columns(team, f, width), levels.columns[p])
+        for f in range(group.lane, width, COLUMNS * group.n_lanes):
+            columns = moved(four_columns(group, f, width), levels.columns[p])
             write(scratch.vectors, slot, columns, _sum_columns(args, source, p, free, columns))
-        squares = _squares(team, args, source, p, free)
-        if team.lane == 0:
+        squares = _squares(group, args, source, p, free)
+        if group.lane == 0:
             scratch.of_pieces[3 + p, slot] = squares
 
 
 @inlined
-def _keep_sums(team, place, summed, out):
+def _keep_sums(group, place, summed, out):
     """Keep other sums in a column of ``out``."""
-    if team.lane == 0:
+    if group.lane == 0:
         out[0, place], out[1, place], out[2, place] = summed
 
 
@@ -393,29 +393,29 @@ def _sum_pieces(source, of_pieces):
 
 
 @inlined
-def _sum_rows(team, b, args):
+def _sum_rows(group, b, args):
     """Sum the terms of the intercept over the rows of each window."""
     scratch, n_rows = args.scratch, _rows_of_batch(args, b)
-    for w in range(team.rank, (n_rows + WINDOW - 1) // WINDOW, team.size):
+    for w in range(group.rank, (n_rows + WINDOW - 1) // WINDOW, group.size):
         summed = _NOTHING
-        for j in range(w * WINDOW + team.lane, min((w + 1) * WINDOW, n_rows), team.n_lanes):
+        for j in range(w * WINDOW + group.lane, min((w + 1) * WINDOW, n_rows), group.n_lanes):
             summed = Summed(
                 summed.derivative + scratch.derivatives[j],
                 summed.weight + scratch.weights[j],
                 summed.curvature + scratch.curvatures[j],
             )
-        _keep_sums(team, w, _sum_of_lanes(team, summed), scratch.of_rows)
+        _keep_sums(group, w, _sum_of_lanes(group, summed), scratch.of_rows)
 
 
 @inlined
-def _step_intercept(team, b, args):
+def _step_intercept(group, b, args):
     """Move the intercept, which all rows hold."""
     rule, model, of_rows = args.rule, args.model, args.scratch.of_rows
     summed = _NOTHING
-    for w in range(team.lane, (_rows_of_batch(args, b) + WINDOW - 1) // WINDOW, team.n_lanes):
+    for w in range(group.lane, (_rows_of_batch(args, b) + WINDOW - 1) // WINDOW, group.n_lanes):
         summed = _add_kept(summed, w, of_rows)
-    derivative, weight, curvature = _sum_of_lanes(team, summed)
-    if team.lane != 0 or weight == ZERO:
+    derivative, weight, curvature = _sum_of_lanes(group, summed)
+    if group.lane != 0 or weight == ZERO:
         return
     state, code = model.intercept_state, rule.rate_code
     if code == RATE_GIVEN:
@@ -433,43 +433,43 @@ def _step_intercept(team, b, args):
 
 
 @inlined
-def sum_tokens(team, b, args):
+def sum_tokens(group, b, args):
     """Sum the pieces of tokens, and step the tokens that have one piece."""
     occurrences, scratch = args.occurrences, args.scratch
     start, end = occurrences.starts[b], occurrences.starts[b + 1]
-    for p in range(start + team.rank, end, team.size):
+    for p in range(start + group.rank, end, group.size):
         if not _begins_piece(occurrences, start, p):
             continue
-        k, source = occurrences.tokens[p], _piece_from(team, occurrences, start, end, p)
+        k, source = occurrences.tokens[p], _piece_from(group, occurrences, start, end, p)
         begins = not _is_token(occurrences, p - 1, start, end, k)
-        if begins and team.lane == 0 and scratch.touched.shape[0] > 0:
+        if begins and group.lane == 0 and scratch.touched.shape[0] > 0:
             scratch.touched[k] = b + 1
-        summed = _sum_entries(team, args, source)
+        summed = _sum_entries(group, args, source)
         if begins and not _is_token(occurrences, source.last, start, end, k):
-            _step_token(team, b, k, summed, source, args)
+            _step_token(group, b, k, summed, source, args)
         else:
             # A window holds at most two pieces of tokens with others: its first and its last.
             slot = 2 * ((p - start) // WINDOW) + (1 if (p - start) % WINDOW != 0 else 0)
-            _keep_vectors(team, slot, k, source, args)
-            _keep_sums(team, slot, summed, scratch.of_pieces)
-    _sum_rows(team, b, args)
+            _keep_vectors(group, slot, k, source, args)
+            _keep_sums(group, slot, summed, scratch.of_pieces)
+    _sum_rows(group, b, args)
 
 
 @inlined
-def step_rest(team, b, args):
+def step_rest(group, b, args):
     """Step the tokens of several pieces, the intercept, and absent tokens if they move."""
     starts, touched = args.occurrences.starts, args.scratch.touched
-    if team.rank == 0 and args.objective.fit_intercept:
-        _step_intercept(team, b, args)
+    if group.rank == 0 and args.objective.fit_intercept:
+        _step_intercept(group, b, args)
     n_windows = (starts[b + 1] - starts[b]) // WINDOW
     # From the last group on: the first one begins with the intercept.
-    for w in range(team.size - 1 - team.rank, n_windows, team.size):
+    for w in range(group.size - 1 - group.rank, n_windows, group.size):
         k, source = _token_of_window(args, b, w)
         if k >= 0:
-            _step_token(team, b, k, _sum_pieces(source, args.scratch.of_pieces), source, args)
-    for k in range(team.rank, touched.shape[0], team.size):
+            _step_token(group, b, k, _sum_pieces(source, args.scratch.of_pieces), source, args)
+    for k in range(group.rank, touched.shape[0], group.size):
         if touched[k] != b + 1:
-            _step_token(team, b, k, _NOTHING, Source(False, 0, 0), args)
+            _step_token(group, b, k, _NOTHING, Source(False, 0, 0), args)
 
 
 TRAIN = (score_batch, sum_tokens, step_rest)

@@ -14,8 +14,8 @@ import numpy as np
 
 from freqfm._numba.jit import as_python, inlined
 from freqfm.backends.base import CPUOnlyError
+from freqfm.backends.cuda.groups import worker
 from freqfm.backends.cuda.sorting import RadixSort
-from freqfm.backends.cuda.team import worker
 from freqfm.formulas.rng import permuted_index, stream_key
 
 #: Most entries of a piece.
@@ -59,9 +59,9 @@ class _Entries(NamedTuple):
 
 
 @inlined
-def order_rows(team, b, order):
+def order_rows(group, b, order):
     """Write which row stands at each place of an epoch, and the place of each row."""
-    thread, n_threads = worker(team)
+    thread, n_threads = worker(group)
     for place in range(thread, order.rows.shape[0], n_threads):
         i = np.uint64(place)
         block = i >> order.block_bits
@@ -75,17 +75,17 @@ def order_rows(team, b, order):
 
 
 @inlined
-def find_batches(team, b, entries):
+def find_batches(group, b, entries):
     """Write the batch of each entry."""
-    thread, n_threads = worker(team)
+    thread, n_threads = worker(group)
     for e in range(thread, entries.batches.shape[0], n_threads):
         entries.batches[e] = entries.places[entries.rows[e]] // entries.batch_size
 
 
 @inlined
-def gather(team, b, entries):
+def gather(group, b, entries):
     """Copy the sorted entries, and find where batches begin."""
-    thread, n_threads = worker(team)
+    thread, n_threads = worker(group)
     out, order = entries.out, entries.order
     n, n_batches = order.shape[0], out.starts.shape[0] - 1
     for e in range(thread, n + 1, n_threads):

@@ -24,7 +24,7 @@ from freqfm.backends.cuda.columns import (
     times,
     write,
 )
-from freqfm.backends.cuda.team import group_sum
+from freqfm.backends.cuda.groups import group_sum
 
 
 class FMRows(NamedTuple):
@@ -66,7 +66,7 @@ def row_of(levels, k):
 
 
 @inlined
-def sum_level(team, row, p, weights, levels, out):
+def sum_level(group, row, p, weights, levels, out):
     """Return a level's interactions in a row, those that are replaced, and |sum of x v|^2.
 
     The sums go to row ``j`` of ``out``: all, and those of free vectors; or nowhere.
@@ -76,8 +76,8 @@ def sum_level(team, row, p, weights, levels, out):
     width, start, column = levels.widths[p], levels.starts[p], levels.columns[p]
     final = levels.prefix or p == len(levels.widths) - 1
     norm, kept_norm, squares, kept_squares = ZERO, ZERO, ZERO, ZERO
-    for f in range(team.lane, width, COLUMNS * team.n_lanes):
-        columns = four_columns(team, f, width)
+    for f in range(group.lane, width, COLUMNS * group.n_lanes):
+        columns = four_columns(group, f, width)
         kept, free, of_kept, of_free = FOUR_ZEROS, FOUR_ZEROS, FOUR_ZEROS, FOUR_ZEROS
         for e in range(rows.indptr[i], rows.indptr[i + 1]):
             k = rows.tokens[e]
@@ -99,36 +99,36 @@ def sum_level(team, row, p, weights, levels, out):
             write(sums, j, moved(columns, column), total)
         if free_sums.shape[0] > 0:
             write(free_sums, j, moved(columns, column), free)
-    norm = group_sum(team, norm)
-    interactions = HALF * (norm - group_sum(team, squares))
-    replaced = ZERO if final else HALF * group_sum(team, kept_norm - kept_squares)
+    norm = group_sum(group, norm)
+    interactions = HALF * (norm - group_sum(group, squares))
+    replaced = ZERO if final else HALF * group_sum(group, kept_norm - kept_squares)
     return interactions, replaced, norm
 
 
 @inlined
-def linear_part(team, rows, i, linear):
+def linear_part(group, rows, i, linear):
     """Return the linear part of a row's score, and the sum of |x|."""
     total, reach = ZERO, ZERO
-    for p in range(rows.indptr[i] + team.lane, rows.indptr[i + 1], team.n_lanes):
+    for p in range(rows.indptr[i] + group.lane, rows.indptr[i + 1], group.n_lanes):
         x = rows.values[p]
         total += x * linear[rows.tokens[p]]
         reach += abs(x)
-    return group_sum(team, total), group_sum(team, reach)
+    return group_sum(group, total), group_sum(group, reach)
 
 
 @inlined
-def score(team, b, args):
+def score(group, b, args):
     """Write the scores of rows."""
     rows, (intercept, linear, weights), levels, nothing, scores = args
-    for i in range(team.rank, scores.shape[0], team.size):
-        of_linear, _ = linear_part(team, rows, i, linear)
+    for i in range(group.rank, scores.shape[0], group.size):
+        of_linear, _ = linear_part(group, rows, i, linear)
         found, replaced = intercept[0] + of_linear, ZERO
         for p in range(len(levels.widths)):
             row = rows, i, 0
             found -= replaced
-            more, replaced, _ = sum_level(team, row, p, weights, levels, (nothing, nothing))
+            more, replaced, _ = sum_level(group, row, p, weights, levels, (nothing, nothing))
             found += more
-        if team.lane == 0:
+        if group.lane == 0:
             scores[i] = found
 
 

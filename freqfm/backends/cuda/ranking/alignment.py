@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined
+from freqfm.backends.cuda.groups import behind, group_sum
 from freqfm.backends.cuda.products import (
     most_parts,
     n_tiles,
@@ -40,7 +41,6 @@ from freqfm.backends.cuda.tables import (
     through_dropout,
     through_normalisation,
 )
-from freqfm.backends.cuda.team import behind, group_sum
 from freqfm.formulas.losses import margin_cosine_in_float32
 from freqfm.formulas.special import exp_of_minus
 
@@ -90,108 +90,108 @@ def _panel_of(args, batch):
 
 
 @inlined
-def catch_up_margins(team, s, args):
+def catch_up_margins(group, s, args):
     """Let the margins of a batch catch up on the steps that they have missed."""
     batch, alignment = batch_of(args.data, args.call, s), args.alignment
     if batch.panel == 0:
-        catch_up_rows(team, batch.number, batch.step, alignment.user_margins, args.step)
-        catch_up_rows(team, batch.number, batch.step, alignment.item_margins, args.step)
+        catch_up_rows(group, batch.number, batch.step, alignment.user_margins, args.step)
+        catch_up_rows(group, batch.number, batch.step, alignment.item_margins, args.step)
 
 
 @inlined
-def gather_pairs(team, s, args):
+def gather_pairs(group, s, args):
     """Gather the unit vectors of the pairs of a batch."""
     batch, data, scratch = batch_of(args.data, args.call, s), args.data, args.scratch
     if batch.panel > 0:
         return
     units, columns = scratch.units[0], scratch.columns[0]
-    for r in range(team.rank, batch.n_rows, team.size):
+    for r in range(group.rank, batch.n_rows, group.size):
         length = gather_dropped_row(
-            team, args.users.table.weights, data.row_users[batch.first_row + r], True,
+            group, args.users.table.weights, data.row_users[batch.first_row + r], True,
             args.call.dropout, key_of(data, batch, r), units, r,
         )  # fmt: skip
-        for f in range(team.lane, units.shape[1], team.n_lanes):
+        for f in range(group.lane, units.shape[1], group.n_lanes):
             columns[f, r] = units[r, f]
         gather_row(
-            team, args.items.table.weights, data.items[batch.first_pair + r], units.shape[1],
+            group, args.items.table.weights, data.items[batch.first_pair + r], units.shape[1],
             scratch.units[1], r, scratch.columns[1],
         )  # fmt: skip
-        if team.lane == 0:
+        if group.lane == 0:
             scratch.lengths[r] = length
             args.items.rows[r] = r
             args.items.multiples[r] = ONE
 
 
 @inlined
-def compare_sides(team, s, args):
+def compare_sides(group, s, args):
     """Write the cosines of the rows of a panel and all rows of a side."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape, units, columns = (last - first, batch.n_rows), scratch.units, scratch.columns
-    product_of_rows(team, units[0], first, columns[0], shape, scratch.cosines[0])
-    others = behind(team, n_tiles(team, shape[0], shape[1]))
+    product_of_rows(group, units[0], first, columns[0], shape, scratch.cosines[0])
+    others = behind(group, n_tiles(group, shape[0], shape[1]))
     product_of_rows(others, units[1], first, columns[1], shape, scratch.cosines[1])
 
 
 @inlined
-def exponentiate_sides(team, s, args):
+def exponentiate_sides(group, s, args):
     """Turn cosines into exp(-2 |x - x'|^2), and sum those of each row with others."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     n = last - first
-    for i in range(team.rank, 2 * n, team.size):
+    for i in range(group.rank, 2 * n, group.size):
         side, r = i // n, first + i % n
         cosines, total = scratch.cosines[side], ZERO
-        for j in range(team.lane, batch.n_rows, team.n_lanes):
+        for j in range(group.lane, batch.n_rows, group.n_lanes):
             e = ZERO
             if j != r:
                 e = exp_of_minus(max(_FOUR - _FOUR * cosines[r - first, j], ZERO))
             cosines[r - first, j] = e
             total += e
-        total = group_sum(team, total)
-        if team.lane == 0:
+        total = group_sum(group, total)
+        if group.lane == 0:
             scratch.totals[side, r] = total
 
 
 @inlined
-def sum_sides(team, s, args):
+def sum_sides(group, s, args):
     """Sum the vectors of a side weighted by the exponentials, in parts."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape, n = (last - first, scratch.units.shape[2]), batch.n_rows
     cosines, units, parts = scratch.cosines, scratch.units, scratch.parts
-    product_in_parts(team, cosines[0], units[0], n, shape, parts[0], True)
+    product_in_parts(group, cosines[0], units[0], n, shape, parts[0], True)
     n_parts, _ = parts_of(n, parts[0])
-    others = behind(team, n_parts * n_tiles(team, shape[0], shape[1]))
+    others = behind(group, n_parts * n_tiles(group, shape[0], shape[1]))
     product_in_parts(others, cosines[1], units[1], n, shape, parts[1], True)
 
 
 @inlined
-def add_parts(team, s, args):
+def add_parts(group, s, args):
     """Add the parts of the sums; after the last panel, find the uniformity of both sides."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     n_parts, _ = parts_of(batch.n_rows, scratch.parts[0])
     n = last - first
-    for i in range(team.rank, 2 * n, team.size):
+    for i in range(group.rank, 2 * n, group.size):
         side, t = i // n, i % n
-        for f in range(team.lane, scratch.units.shape[2], team.n_lanes):
+        for f in range(group.lane, scratch.units.shape[2], group.n_lanes):
             total = sum_of_parts(scratch.parts[side], n_parts, t, f)
             scratch.gradients[side, first + t, f] = total
     if is_last(args.call, batch):
-        for side in range(team.rank, 2, team.size):
-            _find_push(team, side, args, batch)
+        for side in range(group.rank, 2, group.size):
+            _find_push(group, side, args, batch)
 
 
 @inlined
-def _find_push(team, side, args, batch):
+def _find_push(group, side, args, batch):
     """Write the uniformity of a side, and the factor of its sums."""
     n, scratch, total = batch.n_rows, args.scratch, ZERO
-    for r in range(team.lane, n, team.n_lanes):
+    for r in range(group.lane, n, group.n_lanes):
         total += scratch.totals[side, r]
-    total = group_sum(team, total)
+    total = group_sum(group, total)
     gamma, pushes = args.alignment.gammas[side], scratch.pushes
-    if team.lane != 0:
+    if group.lane != 0:
         return
     square = np.float32(n) * np.float32(n)
     if n < 2:
@@ -209,7 +209,7 @@ def _find_push(team, side, args, batch):
 
 
 @inlined
-def _align(team, r, cosine, share, args, batch):
+def _align(group, r, cosine, share, args, batch):
     """Return the value of a pair's alignment, and its derivative by the cosine.
 
     ``share`` is the factor of the pair's gradients.
@@ -224,14 +224,14 @@ def _align(team, r, cosine, share, args, batch):
     m_item = min(max(alignment.item_margins.table.weights[i, 0], ZERO), ONE)
     gate = ONE / (ONE + exp_of_minus(m_user + m_item))
     value, derivative, by_margin = margin_cosine_in_float32(cosine, ONE - gate)
-    if team.lane == 0:
+    if group.lane == 0:
         # The margin is one minus a sigmoid.
         args.scratch.margin_gradients[r, 0] = share * by_margin * gate * (ONE - gate)
     return -value, -derivative
 
 
 @inlined
-def align_pairs(team, s, args):
+def align_pairs(group, s, args):
     """Find the losses of pairs, and the gradients by users and items."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     if not is_last(args.call, batch):
@@ -241,19 +241,19 @@ def align_pairs(team, s, args):
     # Optimizers that do not average want sums over the batch: the mean times the weight.
     scale = batch.scale / batch.mean
     user_factor, item_factor = scale * scratch.pushes[0, 1], scale * scratch.pushes[1, 1]
-    for r in range(team.rank, batch.n_rows, team.size):
+    for r in range(group.rank, batch.n_rows, group.size):
         weight, dot = args.data.weights[batch.first_pair + r], ZERO
-        for f in range(team.lane, users.shape[1], team.n_lanes):
+        for f in range(group.lane, users.shape[1], group.n_lanes):
             dot += users[r, f] * items[r, f]
         share = batch.scale * weight
-        value, derivative = _align(team, r, group_sum(team, dot), share, args, batch)
+        value, derivative = _align(group, r, group_sum(group, dot), share, args, batch)
         pull = share * derivative
-        for f in range(team.lane, users.shape[1], team.n_lanes):
+        for f in range(group.lane, users.shape[1], group.n_lanes):
             by_users[r, f] = user_factor * by_users[r, f] + pull * items[r, f]
             by_items[r, f] = item_factor * by_items[r, f] + pull * users[r, f]
-        through_normalisation(team, by_users, users, r, scratch.lengths[r])
-        through_dropout(team, by_users, args.call.dropout, key_of(args.data, batch, r), r)
-        if team.lane == 0:
+        through_normalisation(group, by_users, users, r, scratch.lengths[r])
+        through_dropout(group, by_users, args.call.dropout, key_of(args.data, batch, r), r)
+        if group.lane == 0:
             loss = weight * value
             if r == 0:
                 loss += (scratch.pushes[0, 0] + scratch.pushes[1, 0]) / batch.mean
@@ -261,37 +261,35 @@ def align_pairs(team, s, args):
 
 
 @inlined
-def move_sides(team, s, args):
+def move_sides(group, s, args):
     """Move the users and the items of a batch."""
     batch, by = batch_of(args.data, args.call, s), args.scratch.gradients
     if is_last(args.call, batch):
-        n_unit = by.shape[2]
-        apply_gradients(team, batch.number, batch.step, args.users, by[0], 0, batch.mean, args.step)
-        apply_gradients(
-            team, batch.number, batch.step, args.items, by[1], n_unit, batch.mean, args.step
-        )
+        n_unit, number, step = by.shape[2], batch.number, batch.step
+        apply_gradients(group, number, step, args.users, by[0], 0, batch.mean, args.step)
+        apply_gradients(group, number, step, args.items, by[1], n_unit, batch.mean, args.step)
 
 
 @inlined
-def _move_margins(team, batch, side, args):
+def _move_margins(group, batch, side, args):
     """Move the margins of a side, and clip them to [0, 1]; the same group does both for a row."""
     touched, margins = side.touched, side.table.weights
     gradients = args.scratch.margin_gradients
-    apply_gradients(team, batch.number, batch.step, side, gradients, 0, batch.mean, args.step)
+    apply_gradients(group, batch.number, batch.step, side, gradients, 0, batch.mean, args.step)
     start, end = touched.starts[batch.number], touched.starts[batch.number + 1]
-    for e in range(start + team.rank, end, team.size):
+    for e in range(start + group.rank, end, group.size):
         k = touched.tokens[e]
-        if team.lane == 0 and (e == start or touched.tokens[e - 1] != k):
+        if group.lane == 0 and (e == start or touched.tokens[e - 1] != k):
             margins[k, 0] = min(max(margins[k, 0], ZERO), ONE)
 
 
 @inlined
-def move_margins(team, s, args):
+def move_margins(group, s, args):
     """Move the margins of a batch's users and items."""
     batch = batch_of(args.data, args.call, s)
     if is_last(args.call, batch):
-        _move_margins(team, batch, args.alignment.user_margins, args)
-        _move_margins(team, batch, args.alignment.item_margins, args)
+        _move_margins(group, batch, args.alignment.user_margins, args)
+        _move_margins(group, batch, args.alignment.item_margins, args)
 
 
 CATCH_UP_MARGINS = (catch_up_margins,)

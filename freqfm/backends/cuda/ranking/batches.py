@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import inlined
+from freqfm.backends.cuda.groups import worker
 from freqfm.backends.cuda.sorting import KeySort
 from freqfm.backends.cuda.tables import Dropout, Side, apply_gradients, catch_up_rows
-from freqfm.backends.cuda.team import worker
 from freqfm.formulas.codes import (
     NEGATIVES_DRAWN,
     NEGATIVES_FULL,
@@ -116,10 +116,10 @@ def key_of(data, batch, r):
 
 
 @inlined
-def note_row(team, r, data, batch, pair_rows):
+def note_row(group, r, data, batch, pair_rows):
     """Note for each positive of row ``r`` that it is one of that row."""
     row = batch.first_row + r
-    for p in range(data.row_starts[row] + team.lane, data.row_starts[row + 1], team.n_lanes):
+    for p in range(data.row_starts[row] + group.lane, data.row_starts[row + 1], group.n_lanes):
         pair_rows[p - batch.first_pair] = r
 
 
@@ -130,18 +130,18 @@ def _batch_of_occurrence(starts, e):
 
 
 @inlined
-def _list_users(team, b, args):
+def _list_users(group, b, args):
     """Write the keys of the users of a call."""
-    thread, n_threads = worker(team)
+    thread, n_threads = worker(group)
     row_users, first, n_users, keys, starts = args
     for e in range(thread, keys.shape[0], n_threads):
         keys[e] = _batch_of_occurrence(starts, e) * n_users + row_users[first + e]
 
 
 @inlined
-def _list_items(team, b, args):
+def _list_items(group, b, args):
     """Write the keys of the items of a call."""
-    thread, n_threads = worker(team)
+    thread, n_threads = worker(group)
     data, code = args.data, args.code
     call_pair = data.batches[args.first_batch, 2]
     for e in range(thread, args.keys.shape[0], n_threads):
@@ -167,24 +167,24 @@ def _list_items(team, b, args):
 
 
 @inlined
-def catch_up_users(team, s, args):
+def catch_up_users(group, s, args):
     """Let the users of a batch catch up on the steps that they have missed."""
     batch = batch_of(args.data, args.call, s)
     if batch.panel == 0 and not args.call.queries_given:
-        catch_up_rows(team, batch.number, batch.step, args.users, args.step)
+        catch_up_rows(group, batch.number, batch.step, args.users, args.step)
 
 
 @inlined
-def catch_up_batch(team, s, args):
+def catch_up_batch(group, s, args):
     """Let the rows of a batch catch up on the steps that they have missed."""
     batch = batch_of(args.data, args.call, s)
-    catch_up_users(team, s, args)
+    catch_up_users(group, s, args)
     if batch.panel == 0:
-        catch_up_rows(team, batch.number, batch.step, args.items, args.step)
+        catch_up_rows(group, batch.number, batch.step, args.items, args.step)
 
 
 @inlined
-def move_rows(team, s, args):
+def move_rows(group, s, args):
     """Move the users and the items of a batch, after its last panel."""
     batch, scratch, call = batch_of(args.data, args.call, s), args.scratch, args.call
     if not is_last(call, batch):
@@ -192,9 +192,9 @@ def move_rows(team, s, args):
     number, step, mean = batch.number, batch.step, batch.mean
     if not call.queries_given:
         apply_gradients(
-            team, number, step, args.users, scratch.user_gradients, 0, mean, args.step
+            group, number, step, args.users, scratch.user_gradients, 0, mean, args.step
         )  # fmt: skip
-    apply_gradients(team, number, step, args.items, scratch.sources, call.n_unit, mean, args.step)
+    apply_gradients(group, number, step, args.items, scratch.sources, call.n_unit, mean, args.step)
 
 
 _LIST_USERS = (_list_users,)

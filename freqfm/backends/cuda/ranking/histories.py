@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
+from freqfm.backends.cuda.groups import group_max, group_sum, synchronize_group
 from freqfm.backends.cuda.memory import lanes_for
-from freqfm.backends.cuda.team import group_max, group_sum, synchronize_group
 from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus
 from freqfm.formulas.steps import fall_along
@@ -40,9 +40,9 @@ class FoldInArgs(NamedTuple):
 
 
 @inlined
-def _sum_row(team, histories, r, table, out):
+def _sum_row(group, histories, r, table, out):
     """Write a user's sum of weights times rows of a table."""
-    for f in range(team.lane, table.shape[1], team.n_lanes):
+    for f in range(group.lane, table.shape[1], group.n_lanes):
         total = ZERO
         for p in range(histories.starts[r], histories.starts[r + 1]):
             total += histories.weights[p] * table[histories.items[p], f]
@@ -50,91 +50,91 @@ def _sum_row(team, histories, r, table, out):
 
 
 @inlined
-def sum_rows(team, b, args):
+def sum_rows(group, b, args):
     """Write the sums of all users."""
     histories, table, out = args
-    for r in range(team.rank, out.shape[0], team.size):
-        _sum_row(team, histories, r, table, out)
+    for r in range(group.rank, out.shape[0], group.size):
+        _sum_row(group, histories, r, table, out)
 
 
 @inlined
-def _normalise(team, out, r):
+def _normalise(group, out, r):
     """Scale a vector to unit length; return whether its length was positive."""
     squares = ZERO
-    for f in range(team.lane, out.shape[1], team.n_lanes):
+    for f in range(group.lane, out.shape[1], group.n_lanes):
         squares += out[r, f] * out[r, f]
-    squares = group_sum(team, squares)
+    squares = group_sum(group, squares)
     if squares > ZERO:
         scale = np.float32(1) / np.float32(math.sqrt(squares))
-        for f in range(team.lane, out.shape[1], team.n_lanes):
+        for f in range(group.lane, out.shape[1], group.n_lanes):
             out[r, f] *= scale
-    synchronize_group(team)
+    synchronize_group(group)
     return squares > ZERO
 
 
 @inlined
-def _score_others(team, r, args, scores):
+def _score_others(group, r, args, scores):
     """Write the scores of the others; return the largest."""
     turned, out, largest = args.turned, args.out, np.float32(-np.inf)
-    for j in range(team.lane, turned.shape[1], team.n_lanes):
+    for j in range(group.lane, turned.shape[1], group.n_lanes):
         total = ZERO
         for f in range(turned.shape[0]):
             total += out[r, f] * turned[f, j]
         scores[j] = args.problem.inverse * total
         largest = max(largest, scores[j])
-    return group_max(team, largest)
+    return group_max(group, largest)
 
 
 @inlined
-def _pushes_of_softmax(team, largest, scores, pushes, args):
+def _pushes_of_softmax(group, largest, scores, pushes, args):
     """Write the multiples of the others that a user is pushed away from, by a softmax."""
     problem, total = args.problem, ZERO
-    for j in range(team.lane, scores.shape[0], team.n_lanes):
+    for j in range(group.lane, scores.shape[0], group.n_lanes):
         pushes[j] = exp_of_minus(max(largest - scores[j], ZERO))
         total += pushes[j]
-    scale = problem.constant * problem.inverse / group_sum(team, total)
-    for j in range(team.lane, scores.shape[0], team.n_lanes):
+    scale = problem.constant * problem.inverse / group_sum(group, total)
+    for j in range(group.lane, scores.shape[0], group.n_lanes):
         pushes[j] *= scale
 
 
 @inlined
-def _pairs(team, r, weight, scores, pushes, args):
+def _pairs(group, r, weight, scores, pushes, args):
     """Add the pulls of a user's items to the gradient, and write the pushes, by pairs."""
-    histories, problem, gradient = args.histories, args.problem, args.gradients[team.rank]
+    histories, problem, gradient = args.histories, args.problem, args.gradients[group.rank]
     n, width = scores.shape[0], args.out.shape[1]
-    for j in range(team.lane, n, team.n_lanes):
+    for j in range(group.lane, n, group.n_lanes):
         pushes[j] = ZERO
     for p in range(histories.starts[r], histories.starts[r + 1]):
         k = histories.items[p]
         score = ZERO
-        for f in range(team.lane, width, team.n_lanes):
+        for f in range(group.lane, width, group.n_lanes):
             score += args.out[r, f] * problem.items[k, f]
-        score = problem.inverse * group_sum(team, score)
+        score = problem.inverse * group_sum(group, score)
         share = histories.weights[p] / (weight * np.float32(n))
         pull = ZERO
-        for j in range(team.lane, n, team.n_lanes):
+        for j in range(group.lane, n, group.n_lanes):
             by_positive, by_negative = pair_gradient(share, score, scores[j])
             pushes[j] += problem.inverse * by_negative
             pull -= by_positive
-        pull = problem.inverse * group_sum(team, pull)
-        for f in range(team.lane, width, team.n_lanes):
+        pull = problem.inverse * group_sum(group, pull)
+        for f in range(group.lane, width, group.n_lanes):
             gradient[f] += pull * problem.items[k, f]
 
 
 @inlined
-def _keep_or_go_back(team, r, first, args):
+def _keep_or_go_back(group, r, first, args):
     """Undo the last step if the loss has risen; return whether it has.
 
     The change of the loss is estimated by the mean of the gradients before and after the step.
     """
-    user, gradient = args.out[r], args.gradients[team.rank]
-    last_user, last_gradient = args.last_users[team.rank], args.last_gradients[team.rank]
+    user, gradient = args.out[r], args.gradients[group.rank]
+    last_user, last_gradient = args.last_users[group.rank], args.last_gradients[group.rank]
     fall = ZERO
     if not first:
-        for f in range(team.lane, user.shape[0], team.n_lanes):
+        for f in range(group.lane, user.shape[0], group.n_lanes):
             fall += fall_along(user[f], gradient[f], last_user[f], last_gradient[f])
-    rises = group_sum(team, fall) < -args.problem.largest_rise
-    for f in range(team.lane, user.shape[0], team.n_lanes):
+    rises = group_sum(group, fall) < -args.problem.largest_rise
+    for f in range(group.lane, user.shape[0], group.n_lanes):
         if rises:
             user[f], gradient[f] = last_user[f], last_gradient[f]
         else:
@@ -143,21 +143,21 @@ def _keep_or_go_back(team, r, first, args):
 
 
 @inlined
-def _write_gradient(team, r, weight, args):
+def _write_gradient(group, r, weight, args):
     """Write the negative gradient of a user's loss; a lane writes the columns that it reads."""
-    problem, out, sums = args.problem, args.out, args.sums[team.rank]
-    scores, pushes = args.scores[team.rank], args.pushes[team.rank]
-    gradient = args.gradients[team.rank]
-    largest = _score_others(team, r, args, scores)
-    for f in range(team.lane, out.shape[1], team.n_lanes):
+    problem, out, sums = args.problem, args.out, args.sums[group.rank]
+    scores, pushes = args.scores[group.rank], args.pushes[group.rank]
+    gradient = args.gradients[group.rank]
+    largest = _score_others(group, r, args, scores)
+    for f in range(group.lane, out.shape[1], group.n_lanes):
         gradient[f] = ZERO if problem.pairwise else problem.positive / weight * sums[f]
-    synchronize_group(team)
+    synchronize_group(group)
     if problem.pairwise:
-        _pairs(team, r, weight, scores, pushes, args)
+        _pairs(group, r, weight, scores, pushes, args)
     else:
-        _pushes_of_softmax(team, largest, scores, pushes, args)
-    synchronize_group(team)
-    for f in range(team.lane, out.shape[1], team.n_lanes):
+        _pushes_of_softmax(group, largest, scores, pushes, args)
+    synchronize_group(group)
+    for f in range(group.lane, out.shape[1], group.n_lanes):
         total = gradient[f]
         for j in range(pushes.shape[0]):
             total -= pushes[j] * problem.others[j, f]
@@ -165,39 +165,39 @@ def _write_gradient(team, r, weight, args):
 
 
 @inlined
-def _step(team, r, inertia, args):
+def _step(group, r, inertia, args):
     """Move a user along its gradient; return whether its vector has a length."""
-    out, gradient = args.out, args.gradients[team.rank]
-    for f in range(team.lane, out.shape[1], team.n_lanes):
+    out, gradient = args.out, args.gradients[group.rank]
+    for f in range(group.lane, out.shape[1], group.n_lanes):
         out[r, f] = gradient[f] + inertia * out[r, f]
-    synchronize_group(team)
-    return _normalise(team, out, r)
+    synchronize_group(group)
+    return _normalise(group, out, r)
 
 
 @inlined
-def fold_in_rows(team, b, args):
+def fold_in_rows(group, b, args):
     """Write unit vectors of users; a row without items gets zeros."""
     histories, out = args.histories, args.out
-    n_groups = min(team.size, args.scores.shape[0])
-    for r in range(team.rank, out.shape[0] if team.rank < n_groups else 0, n_groups):
+    n_groups = min(group.size, args.scores.shape[0])
+    for r in range(group.rank, out.shape[0] if group.rank < n_groups else 0, n_groups):
         weight = ZERO
-        for p in range(histories.starts[r] + team.lane, histories.starts[r + 1], team.n_lanes):
+        for p in range(histories.starts[r] + group.lane, histories.starts[r + 1], group.n_lanes):
             weight += histories.weights[p]
-        weight = group_sum(team, weight)
-        _sum_row(team, histories, r, args.problem.items, out)
-        for f in range(team.lane, out.shape[1], team.n_lanes):
-            args.sums[team.rank, f] = out[r, f]
-        synchronize_group(team)
-        moves = _normalise(team, out, r)
+        weight = group_sum(group, weight)
+        _sum_row(group, histories, r, args.problem.items, out)
+        for f in range(group.lane, out.shape[1], group.n_lanes):
+            args.sums[group.rank, f] = out[r, f]
+        synchronize_group(group)
+        moves = _normalise(group, out, r)
         inertia = args.problem.inertia
         # Once more, to check the last step.
         for n in range(args.problem.n_steps + 1):
             if moves:
-                _write_gradient(team, r, weight, args)
-                if _keep_or_go_back(team, r, n == 0, args):
+                _write_gradient(group, r, weight, args)
+                if _keep_or_go_back(group, r, n == 0, args):
                     inertia += inertia
                 if n < args.problem.n_steps:
-                    moves = _step(team, r, inertia, args)
+                    moves = _step(group, r, inertia, args)
 
 
 SUM = (sum_rows,)

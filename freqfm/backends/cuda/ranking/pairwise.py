@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
+from freqfm.backends.cuda.groups import group_sum
 from freqfm.backends.cuda.ranking.batches import (
     CATCH_UP,
     LOSS,
@@ -28,7 +29,6 @@ from freqfm.backends.cuda.tables import (
     through_dropout,
     through_normalisation,
 )
-from freqfm.backends.cuda.team import group_sum
 from freqfm.formulas.codes import NEGATIVES_SEPARATE
 from freqfm.formulas.losses import pair_loss
 from freqfm.formulas.search import first_above
@@ -74,67 +74,67 @@ def _is_known(pairwise, u, item):
 
 
 @inlined
-def _score(team, k, r, args):
+def _score(group, k, r, args):
     """Return the score of an item for row ``r``, and one over the length of the item; or 1."""
     table, units = args.items.table.weights, args.scratch.sources
-    return score_row(team, table, k, args.call.n_unit, units, r)
+    return score_row(group, table, k, args.call.n_unit, units, r)
 
 
 @inlined
-def _keep(team, o, scale, r, derivative, args):
+def _keep(group, o, scale, r, derivative, args):
     """Keep the gradient by an item, occurrence ``o``, and its factor in that of the user."""
-    if team.lane == 0:
+    if group.lane == 0:
         args.items.rows[o] = r
         args.items.multiples[o] = derivative
         args.scratch.factors[o] = derivative * scale
 
 
 @inlined
-def gather_users(team, s, args):
+def gather_users(group, s, args):
     """Gather the users of a batch, and note the rows of the positives."""
     batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
     scratch = args.scratch
-    for r in range(team.rank, batch.n_rows, team.size):
+    for r in range(group.rank, batch.n_rows, group.size):
         u = data.row_users[batch.first_row + r]
         length = gather_dropped_row(
-            team, args.users.table.weights, u, call.cosine, call.dropout,
+            group, args.users.table.weights, u, call.cosine, call.dropout,
             key_of(data, batch, r), scratch.sources, r,
         )  # fmt: skip
-        if team.lane == 0:
+        if group.lane == 0:
             scratch.lengths[r] = length
-        note_row(team, r, data, batch, scratch.pair_rows)
+        note_row(group, r, data, batch, scratch.pair_rows)
 
 
 @inlined
-def learn_pairs(team, s, args):
+def learn_pairs(group, s, args):
     """Compare the positives of a batch with their negatives."""
     batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
     negatives, n_negatives = args.pairwise.negatives, args.pairwise.negatives.shape[1]
-    for o in range(team.rank, batch.n_pairs, team.size):
+    for o in range(group.rank, batch.n_pairs, group.size):
         p, r = batch.first_pair + o, args.scratch.pair_rows[o]
         u = data.row_users[batch.first_row + r]
         inverse = call.inverse_temperatures[u, 0]
-        positive, positive_scale = _score(team, data.items[p], r, args)
+        positive, positive_scale = _score(group, data.items[p], r, args)
         share = data.weights[p] / np.float32(n_negatives)
         factor = inverse * batch.scale * share
         loss, pull = ZERO, ZERO
         for j in range(n_negatives):
             k = negatives[p - call.first_pair, j]
-            negative, scale = _score(team, k, r, args)
+            negative, scale = _score(group, k, r, args)
             push = ZERO
             if not _is_known(args.pairwise, u, k):
                 value, by_positive, by_negative = pair_loss(inverse * positive, inverse * negative)
                 loss += share * value
                 push = factor * by_negative
                 pull += factor * by_positive
-            _keep(team, batch.n_pairs + o * n_negatives + j, scale, r, push, args)
-        _keep(team, o, positive_scale, r, pull, args)
-        if team.lane == 0:
+            _keep(group, batch.n_pairs + o * n_negatives + j, scale, r, push, args)
+        _keep(group, o, positive_scale, r, pull, args)
+        if group.lane == 0:
             args.scratch.losses[o] = loss
 
 
 @inlined
-def _sum_row(team, pairs, f, args, batch):
+def _sum_row(group, pairs, f, args, batch):
     """Return number ``f`` of the gradient of a user, summed over the first to the last pair."""
     negatives, table = args.pairwise.negatives, args.items.table.weights
     factors, n_negatives, total = args.scratch.factors, negatives.shape[1], ZERO
@@ -148,24 +148,24 @@ def _sum_row(team, pairs, f, args, batch):
 
 
 @inlined
-def sum_users(team, s, args):
+def sum_users(group, s, args):
     """Sum the gradients of the users of a batch, and the losses of rows."""
     batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
     scratch, gradients = args.scratch, args.scratch.user_gradients
-    for r in range(team.rank, batch.n_rows, team.size):
+    for r in range(group.rank, batch.n_rows, group.size):
         row = batch.first_row + r
         first, last = data.row_starts[row], data.row_starts[row + 1]
         pairs = first - batch.first_pair, last - batch.first_pair
-        for f in range(team.lane, gradients.shape[1], team.n_lanes):
-            gradients[r, f] = _sum_row(team, pairs, f, args, batch)
+        for f in range(group.lane, gradients.shape[1], group.n_lanes):
+            gradients[r, f] = _sum_row(group, pairs, f, args, batch)
         if call.cosine:
-            through_normalisation(team, gradients, scratch.sources, r, scratch.lengths[r])
-        through_dropout(team, gradients, call.dropout, key_of(data, batch, r), r)
+            through_normalisation(group, gradients, scratch.sources, r, scratch.lengths[r])
+        through_dropout(group, gradients, call.dropout, key_of(data, batch, r), r)
         loss = ZERO
-        for o in range(pairs[0] + team.lane, pairs[1], team.n_lanes):
+        for o in range(pairs[0] + group.lane, pairs[1], group.n_lanes):
             loss += scratch.losses[o]
-        loss = group_sum(team, loss)
-        if team.lane == 0:
+        loss = group_sum(group, loss)
+        if group.lane == 0:
             call.results[LOSS, row - call.first_row] = loss
 
 

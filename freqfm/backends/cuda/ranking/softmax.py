@@ -31,6 +31,7 @@ from freqfm.backends.cuda.draws import (
     draw_scratch,
     log_q_of_item,
 )
+from freqfm.backends.cuda.groups import group_max, group_sum, synchronize_group
 from freqfm.backends.cuda.products import (
     most_parts,
     parts_of,
@@ -65,7 +66,6 @@ from freqfm.backends.cuda.tables import (
     through_normalisation,
     unit_element,
 )
-from freqfm.backends.cuda.team import group_max, group_sum, synchronize_group
 from freqfm.formulas.codes import (
     NEGATIVES_DRAWN,
     NEGATIVES_FULL,
@@ -158,35 +158,35 @@ def _panel_of(args, batch):
 
 
 @inlined
-def _gather_user(team, r, args, batch):
+def _gather_user(group, r, args, batch):
     """Gather the user of row ``r``, and keep the length."""
     u = args.data.row_users[batch.first_row + r]
     scratch = args.scratch
     length = gather_dropped_row(
-        team, args.users.table.weights, u, args.call.cosine, args.call.dropout,
+        group, args.users.table.weights, u, args.call.cosine, args.call.dropout,
         key_of(args.data, batch, r), scratch.sources, r,
     )  # fmt: skip
-    if team.lane == 0:
+    if group.lane == 0:
         scratch.lengths[r] = length
 
 
 @inlined
-def gather(team, s, args):
+def gather(group, s, args):
     """Gather the users and the shared negatives of a batch."""
     batch, scratch, items = batch_of(args.data, args.call, s), args.scratch, args.items
     if batch.panel > 0:
         return
-    for r in range(team.rank, batch.n_rows, team.size):
-        _gather_user(team, r, args, batch)
-        note_row(team, r, args.data, batch, scratch.pair_rows)
+    for r in range(group.rank, batch.n_rows, group.size):
+        _gather_user(group, r, args, batch)
+        note_row(group, r, args.data, batch, scratch.pair_rows)
     capacity = scratch.lengths.shape[0]
-    for j in range(team.rank, _n_negatives(args, batch), team.size):
+    for j in range(group.rank, _n_negatives(args, batch), group.size):
         k = _negative(args, batch, j)
         gather_row(
-            team, items.table.weights, k, args.call.n_unit, scratch.negatives, j,
+            group, items.table.weights, k, args.call.n_unit, scratch.negatives, j,
             scratch.negative_columns,
         )  # fmt: skip
-        if team.lane == 0:
+        if group.lane == 0:
             if args.softmax.corrected:
                 scratch.corrections[0, j] = args.softmax.corrections[k]
             items.rows[batch.n_pairs + j] = capacity + j
@@ -194,12 +194,12 @@ def gather(team, s, args):
 
 
 @inlined
-def score(team, s, args):
+def score(group, s, args):
     """Score the rows of a panel against the shared negatives."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape = last - first, _n_negatives(args, batch)
-    product_of_rows(team, scratch.sources, first, scratch.negative_columns, shape, scratch.scores)
+    product_of_rows(group, scratch.sources, first, scratch.negative_columns, shape, scratch.scores)
 
 
 @inlined
@@ -224,20 +224,20 @@ def _logits(args, inverse, places, columns):
 
 
 @inlined
-def _log_sum_of_scores(team, t, begin, end, scores):
+def _log_sum_of_scores(group, t, begin, end, scores):
     """Return the logarithm of the sum of the exponentials of some scores of a row."""
     largest, total = -np.float32(np.inf), ZERO
-    for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
-        largest = max(largest, largest_of(read(scores, t, four_columns(team, j, end))))
-    largest = group_max(team, largest)
-    for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
-        columns = four_columns(team, j, end)
+    for j in range(begin + group.lane, end, COLUMNS * group.n_lanes):
+        largest = max(largest, largest_of(read(scores, t, four_columns(group, j, end))))
+    largest = group_max(group, largest)
+    for j in range(begin + group.lane, end, COLUMNS * group.n_lanes):
+        columns = four_columns(group, j, end)
         total += sum_inside(columns, exponentials(largest, read(scores, t, columns)))
-    return largest + np.float32(math.log(group_sum(team, total)))
+    return largest + np.float32(math.log(group_sum(group, total)))
 
 
 @inlined
-def _inspect_slice(team, r, places, part, args, batch):
+def _inspect_slice(group, r, places, part, args, batch):
     """Find the largest logit of a slice of the negatives of row ``r``.
 
     ``places`` are the rows of its scores and of its corrections.
@@ -245,94 +245,94 @@ def _inspect_slice(team, r, places, part, args, batch):
     scratch, begin = args.scratch, part * SLICE
     end = min(begin + SLICE, _n_negatives(args, batch))
     inverse, largest = _negative_inverse(args, batch, r), -np.float32(np.inf)
-    for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
-        columns = four_columns(team, j, end)
+    for j in range(begin + group.lane, end, COLUMNS * group.n_lanes):
+        columns = four_columns(group, j, end)
         largest = max(largest, largest_of(_logits(args, inverse, places, columns)))
-    largest = group_max(team, largest)
-    if team.lane == 0:
+    largest = group_max(group, largest)
+    if group.lane == 0:
         scratch.of_slices[_LARGEST, r, part] = largest
     if args.softmax.statistics_wanted:
-        log_sum = _log_sum_of_scores(team, places[0], begin, end, scratch.scores)
-        if team.lane == 0:
+        log_sum = _log_sum_of_scores(group, places[0], begin, end, scratch.scores)
+        if group.lane == 0:
             scratch.of_slices[_LOG_SUM, r, part] = log_sum
 
 
 @inlined
-def _largest_of_slices(team, kind, r, args, batch):
+def _largest_of_slices(group, kind, r, args, batch):
     """Return the largest number of a kind of all slices of row ``r``."""
     largest = -np.float32(np.inf)
-    for part in range(team.lane, _n_slices(args, batch), team.n_lanes):
+    for part in range(group.lane, _n_slices(args, batch), group.n_lanes):
         largest = max(largest, args.scratch.of_slices[kind, r, part])
-    return group_max(team, largest)
+    return group_max(group, largest)
 
 
 @inlined
-def _total_of_slices(team, r, args, batch):
+def _total_of_slices(group, r, args, batch):
     """Return the sum of all exponentials of row ``r``."""
     total = ZERO
-    for part in range(team.lane, _n_slices(args, batch), team.n_lanes):
+    for part in range(group.lane, _n_slices(args, batch), group.n_lanes):
         total += args.scratch.of_slices[_TOTAL, r, part]
-    return group_sum(team, total)
+    return group_sum(group, total)
 
 
 @inlined
-def _log_sum_of_slices(team, r, args, batch):
+def _log_sum_of_slices(group, r, args, batch):
     """Return the logarithm of the sum over all negatives at temperature one."""
-    largest, total = _largest_of_slices(team, _LOG_SUM, r, args, batch), ZERO
-    for part in range(team.lane, _n_slices(args, batch), team.n_lanes):
+    largest, total = _largest_of_slices(group, _LOG_SUM, r, args, batch), ZERO
+    for part in range(group.lane, _n_slices(args, batch), group.n_lanes):
         total += exp_of_minus(largest - args.scratch.of_slices[_LOG_SUM, r, part])
-    return largest + np.float32(math.log(group_sum(team, total)))
+    return largest + np.float32(math.log(group_sum(group, total)))
 
 
 @inlined
-def _exponentiate_slice(team, r, places, part, args, batch):
+def _exponentiate_slice(group, r, places, part, args, batch):
     """Turn a slice of the scores of row ``r`` into exponentials of their logits."""
     scratch, begin, total = args.scratch, part * SLICE, ZERO
     end = min(begin + SLICE, _n_negatives(args, batch))
     inverse = _negative_inverse(args, batch, r)
-    shift = _largest_of_slices(team, _LARGEST, r, args, batch)
-    for j in range(begin + team.lane, end, COLUMNS * team.n_lanes):
-        columns = four_columns(team, j, end)
+    shift = _largest_of_slices(group, _LARGEST, r, args, batch)
+    for j in range(begin + group.lane, end, COLUMNS * group.n_lanes):
+        columns = four_columns(group, j, end)
         found = exponentials(shift, _logits(args, inverse, places, columns))
         write(scratch.scores, places[0], columns, found)
         total += sum_inside(columns, found)
-    total = group_sum(team, total)
-    if team.lane == 0:
+    total = group_sum(group, total)
+    if group.lane == 0:
         scratch.of_slices[_TOTAL, r, part] = total
 
 
 @inlined
-def inspect(team, s, args):
+def inspect(group, s, args):
     """Find the largest logits of a panel."""
     batch = batch_of(args.data, args.call, s)
     (first, last), n_slices = _panel_of(args, batch), _n_slices(args, batch)
-    for task in range(team.rank, (last - first) * n_slices, team.size):
+    for task in range(group.rank, (last - first) * n_slices, group.size):
         t, part = task // n_slices, task % n_slices
-        _inspect_slice(team, first + t, (t, 0), part, args, batch)
+        _inspect_slice(group, first + t, (t, 0), part, args, batch)
 
 
 @inlined
-def exponentiate(team, s, args):
+def exponentiate(group, s, args):
     """Turn the scores of a panel into exponentials of their logits."""
     batch = batch_of(args.data, args.call, s)
     (first, last), n_slices = _panel_of(args, batch), _n_slices(args, batch)
-    for task in range(team.rank, (last - first) * n_slices, team.size):
+    for task in range(group.rank, (last - first) * n_slices, group.size):
         t, part = task // n_slices, task % n_slices
-        _exponentiate_slice(team, first + t, (t, 0), part, args, batch)
+        _exponentiate_slice(group, first + t, (t, 0), part, args, batch)
 
 
 @inlined
-def sum_negatives(team, s, args):
+def sum_negatives(group, s, args):
     """Sum the negatives of each row of a panel, by the exponentials, in parts; learn positives."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape, m = (last - first, scratch.negatives.shape[1]), _n_negatives(args, batch)
-    product_in_parts(team, scratch.scores, scratch.negatives, m, shape, scratch.parts, True)
+    product_in_parts(group, scratch.scores, scratch.negatives, m, shape, scratch.parts, True)
     starts = args.data.row_starts
     begin, end = starts[batch.first_row + first], starts[batch.first_row + last]
     # From the last group on: the first ones have tiles.
-    for p in range(begin + team.size - 1 - team.rank, end, team.size):
-        _learn_positive(team, p, scratch.pair_rows[p - batch.first_pair], args, batch)
+    for p in range(begin + group.size - 1 - group.rank, end, group.size):
+        _learn_positive(group, p, scratch.pair_rows[p - batch.first_pair], args, batch)
 
 
 @inlined
@@ -344,15 +344,15 @@ def _correction(args, batch, o, k):
 
 
 @inlined
-def _learn_positive(team, p, r, args, batch):
+def _learn_positive(group, p, r, args, batch):
     """Score positive ``p`` of row ``r``, and find the gradients by it and of its user."""
     data, softmax, items, scratch = args.data, args.softmax, args.items, args.scratch
     o, k, v = p - batch.first_pair, data.items[p], data.weights[p]
     inverse = args.call.inverse_temperatures[data.row_users[batch.first_row + r], 0]
     negative_inverse = _negative_inverse(args, batch, r)
-    log_sum = _largest_of_slices(team, _LARGEST, r, args, batch)
-    log_sum += np.float32(math.log(_total_of_slices(team, r, args, batch)))
-    found, scale = score_row(team, items.table.weights, k, args.call.n_unit, scratch.sources, r)
+    log_sum = _largest_of_slices(group, _LARGEST, r, args, batch)
+    log_sum += np.float32(math.log(_total_of_slices(group, r, args, batch)))
+    found, scale = score_row(group, items.table.weights, k, args.call.n_unit, scratch.sources, r)
     log_total, share = log_sum, ZERO
     if softmax.include_positive:
         logit = negative_inverse * found
@@ -361,7 +361,7 @@ def _learn_positive(team, p, r, args, batch):
         total, of_positive = softmax_with_positive(logit, log_sum)
         log_total, share = np.float32(total), np.float32(of_positive)
     derivative = batch.scale * v * (softmax.constant * negative_inverse * share - inverse)
-    if team.lane == 0:
+    if group.lane == 0:
         scratch.of_pairs[_SCORE, o] = found
         scratch.of_pairs[_SHARE, o] = share
         scratch.of_pairs[_LOG_TOTAL, o] = log_total
@@ -382,13 +382,13 @@ class _Sums(NamedTuple):
 
 
 @inlined
-def _sum_positives(team, r, args, batch):
+def _sum_positives(group, r, args, batch):
     """Return the _Sums of a row."""
     data, of_pairs, constant = args.data, args.scratch.of_pairs, args.softmax.constant
     row = batch.first_row + r
     inverse = args.call.inverse_temperatures[data.row_users[row], 0]
     loss, weight, scores, others, share_scores = ZERO, ZERO, ZERO, ZERO, ZERO
-    for p in range(data.row_starts[row] + team.lane, data.row_starts[row + 1], team.n_lanes):
+    for p in range(data.row_starts[row] + group.lane, data.row_starts[row + 1], group.n_lanes):
         o, v = p - batch.first_pair, data.weights[p]
         found, share = of_pairs[_SCORE, o], of_pairs[_SHARE, o]
         loss += v * (constant * of_pairs[_LOG_TOTAL, o] - inverse * found)
@@ -397,11 +397,11 @@ def _sum_positives(team, r, args, batch):
         others += v * (ONE - share)
         share_scores += v * share * found
     return _Sums(
-        group_sum(team, loss),
-        group_sum(team, weight),
-        group_sum(team, scores),
-        group_sum(team, others),
-        group_sum(team, share_scores),
+        group_sum(group, loss),
+        group_sum(group, weight),
+        group_sum(group, scores),
+        group_sum(group, others),
+        group_sum(group, share_scores),
     )
 
 
@@ -418,71 +418,71 @@ def _sum_of_positives(r, f, args, batch):
 
 
 @inlined
-def _finish_row(team, r, args, batch):
+def _finish_row(group, r, args, batch):
     """Turn the sum of the negatives of row ``r`` into gradients; return its factor.
 
     Multiplied by the factor, exponentials are the gradient by the scores of the negatives.
     """
     scratch, softmax = args.scratch, args.softmax
     gradients, scaled, units = scratch.user_gradients, scratch.scaled, scratch.sources
-    width, total, mean_score = gradients.shape[1], _total_of_slices(team, r, args, batch), ZERO
-    for f in range(team.lane, width, team.n_lanes):
+    width, total, mean_score = gradients.shape[1], _total_of_slices(group, r, args, batch), ZERO
+    for f in range(group.lane, width, group.n_lanes):
         mean_score += scaled[r, f] * units[r, f]
-    mean_score = group_sum(team, mean_score) / total
-    sums = _sum_positives(team, r, args, batch)
+    mean_score = group_sum(group, mean_score) / total
+    sums = _sum_positives(group, r, args, batch)
     negative_inverse = _negative_inverse(args, batch, r)
     factor = batch.scale * softmax.constant * negative_inverse * sums.others / total
-    for f in range(team.lane, width, team.n_lanes):
+    for f in range(group.lane, width, group.n_lanes):
         gradients[r, f] = _sum_of_positives(r, f, args, batch) + factor * scaled[r, f]
         scaled[r, f] = factor * units[r, f]
     if args.call.cosine:
-        through_normalisation(team, gradients, units, r, scratch.lengths[r])
-    through_dropout(team, gradients, args.call.dropout, key_of(args.data, batch, r), r)
+        through_normalisation(group, gradients, units, r, scratch.lengths[r])
+    through_dropout(group, gradients, args.call.dropout, key_of(args.data, batch, r), r)
     results, at = args.call.results, batch.first_row + r - args.call.first_row
-    if team.lane == 0:
+    if group.lane == 0:
         results[LOSS, at] = sums.loss
         results[WEIGHT, at] = sums.weight
     if softmax.statistics_wanted:
-        log_sum = _log_sum_of_slices(team, r, args, batch)
+        log_sum = _log_sum_of_slices(group, r, args, batch)
         derivative = sums.share_scores + sums.others * mean_score
-        if team.lane == 0:
+        if group.lane == 0:
             results[PLAIN_LOSS, at] = sums.weight * log_sum - sums.scores
             results[DERIVATIVE, at] = softmax.constant * derivative - sums.scores
     return factor
 
 
 @inlined
-def finish(team, s, args):
+def finish(group, s, args):
     """Find the gradients of the users of a panel."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     n_parts, _ = parts_of(_n_negatives(args, batch), scratch.parts)
-    for r in range(first + team.rank, last, team.size):
-        for f in range(team.lane, scratch.scaled.shape[1], team.n_lanes):
+    for r in range(first + group.rank, last, group.size):
+        for f in range(group.lane, scratch.scaled.shape[1], group.n_lanes):
             scratch.scaled[r, f] = sum_of_parts(scratch.parts, n_parts, r - first, f)
-        _finish_row(team, r, args, batch)
+        _finish_row(group, r, args, batch)
 
 
 @inlined
-def learn_negatives(team, s, args):
+def learn_negatives(group, s, args):
     """Find the gradients of the shared negatives by the rows of a panel, in parts."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape, scaled = (_n_negatives(args, batch), scratch.scaled.shape[1]), scratch.scaled[first:last]
     product_in_parts(
-        team, scratch.scores, scaled, last - first, shape, scratch.negative_parts, False
+        group, scratch.scores, scaled, last - first, shape, scratch.negative_parts, False
     )
 
 
 @inlined
-def add_negatives(team, s, args):
+def add_negatives(group, s, args):
     """Add the parts of the gradients of the shared negatives to those of the panels before."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     n_parts, _ = parts_of(last - first, scratch.negative_parts)
     capacity, width = scratch.lengths.shape[0], scratch.sources.shape[1]
-    for j in range(team.rank, _n_negatives(args, batch), team.size):
-        for f in range(team.lane, width, team.n_lanes):
+    for j in range(group.rank, _n_negatives(args, batch), group.size):
+        for f in range(group.lane, width, group.n_lanes):
             total = sum_of_parts(scratch.negative_parts, n_parts, j, f)
             if batch.panel > 0:
                 total += scratch.sources[capacity + j, f]
@@ -493,38 +493,38 @@ def add_negatives(team, s, args):
 
 
 @inlined
-def _score_list(team, r, args, batch):
+def _score_list(group, r, args, batch):
     """Score row ``r`` against its list, gathered item by item."""
     softmax, scratch, table = args.softmax, args.scratch, args.items.table.weights
     separate = softmax.negatives_code != NEGATIVES_DRAWN
     at = batch.first_pair - args.call.first_pair + r if separate else r
     for j in range(softmax.n_negatives):
         k = softmax.negatives[at, j]
-        dot, scale = score_row(team, table, k, args.call.n_unit, scratch.sources, r)
-        if team.lane == 0:
+        dot, scale = score_row(group, table, k, args.call.n_unit, scratch.sources, r)
+        if group.lane == 0:
             scratch.scores[r, j] = dot
             scratch.scales[r, j] = scale
             if separate and softmax.corrected:
                 scratch.corrections[r, j] = softmax.corrections[k]
-    synchronize_group(team)
+    synchronize_group(group)
     return at
 
 
 @inlined
-def learn_lists(team, s, args):
+def learn_lists(group, s, args):
     """Find the gradients of the rows of a batch, each with its list of negatives."""
     batch, scratch, softmax = batch_of(args.data, args.call, s), args.scratch, args.softmax
     table, m = args.items.table.weights, softmax.n_negatives
-    for r in range(team.rank, batch.n_rows, team.size):
-        _gather_user(team, r, args, batch)
-        at = _score_list(team, r, args, batch)
+    for r in range(group.rank, batch.n_rows, group.size):
+        _gather_user(group, r, args, batch)
+        at = _score_list(group, r, args, batch)
         for part in range(_n_slices(args, batch)):
-            _inspect_slice(team, r, (r, r), part, args, batch)
-        synchronize_group(team)
+            _inspect_slice(group, r, (r, r), part, args, batch)
+        synchronize_group(group)
         for part in range(_n_slices(args, batch)):
-            _exponentiate_slice(team, r, (r, r), part, args, batch)
-        synchronize_group(team)
-        for f in range(team.lane, table.shape[1], team.n_lanes):
+            _exponentiate_slice(group, r, (r, r), part, args, batch)
+        synchronize_group(group)
+        for f in range(group.lane, table.shape[1], group.n_lanes):
             total = ZERO
             for j in range(m):
                 k, scale = softmax.negatives[at, j], scratch.scales[r, j]
@@ -532,10 +532,10 @@ def learn_lists(team, s, args):
             scratch.scaled[r, f] = total
         row = batch.first_row + r
         for p in range(args.data.row_starts[row], args.data.row_starts[row + 1]):
-            _learn_positive(team, p, r, args, batch)
-        synchronize_group(team)
-        factor = _finish_row(team, r, args, batch)
-        for j in range(team.lane, m, team.n_lanes):
+            _learn_positive(group, p, r, args, batch)
+        synchronize_group(group)
+        factor = _finish_row(group, r, args, batch)
+        for j in range(group.lane, m, group.n_lanes):
             o = batch.n_pairs + r * m + j
             args.items.rows[o] = r
             args.items.multiples[o] = factor * scratch.scores[r, j]
@@ -550,30 +550,30 @@ class DrawArgs(NamedTuple):
 
 
 @inlined
-def catch_up_drawing(team, s, args):
+def catch_up_drawing(group, s, args):
     """Let the users of a batch catch up before negatives are drawn for them."""
-    catch_up_users(team, s, args.softmax)
+    catch_up_users(group, s, args.softmax)
 
 
 @inlined
-def draw(team, s, args):
+def draw(group, s, args):
     """Draw a list of negatives for each row of a batch, by the logits of its user."""
     call, data, scratch = args.softmax.call, args.softmax.data, args.softmax.scratch
     batch = batch_of(data, call, s)
-    for r in range(team.rank, batch.n_rows, team.size):
+    for r in range(group.rank, batch.n_rows, group.size):
         row, key = batch.first_row + r, key_of(data, batch, r)
         u, queries, drawing = data.row_users[row], scratch.scaled, hash64(key ^ DRAWS)
         if call.queries_given:
             drawing = key
         gather_dropped_row(
-            team, args.softmax.users.table.weights, u, call.cosine, call.dropout, key, queries, r
+            group, args.softmax.users.table.weights, u, call.cosine, call.dropout, key, queries, r
         )
-        for f in range(team.lane, queries.shape[1], team.n_lanes):
+        for f in range(group.lane, queries.shape[1], group.n_lanes):
             queries[r, f] *= call.inverse_temperatures[u, 1]
-        log_total = draw_from_cells(team, args.cells, queries, r, drawing, args.drawn)
+        log_total = draw_from_cells(group, args.cells, queries, r, drawing, args.drawn)
         if args.softmax.softmax.include_positive:
             first, last = data.row_starts[row], data.row_starts[row + 1]
-            for p in range(first + team.lane, last, team.n_lanes):
+            for p in range(first + group.lane, last, group.n_lanes):
                 log_q = log_q_of_item(args.cells, data.items[p], args.drawn.numbers[r], log_total)
                 scratch.positive_corrections[p - batch.first_pair] = log_q
 

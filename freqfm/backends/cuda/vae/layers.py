@@ -19,21 +19,21 @@ class Moved(NamedTuple):
 
 
 @inlined
-def catch_up_listed(team, s, moved):
+def catch_up_listed(group, s, moved):
     """Let the rows of a batch catch up on the steps that they have missed."""
-    catch_up_rows(team, 0, moved.number, moved.side, moved.step)
+    catch_up_rows(group, 0, moved.number, moved.side, moved.step)
 
 
 @inlined
-def move_listed(team, s, moved):
+def move_listed(group, s, moved):
     """Move the rows that a batch has listed."""
-    apply_gradients(team, 0, moved.number, moved.side, moved.sources, 0, moved.mean, moved.step)
+    apply_gradients(group, 0, moved.number, moved.side, moved.sources, 0, moved.mean, moved.step)
 
 
 @inlined
-def move_layer(team, s, moved):
+def move_layer(group, s, moved):
     """Move all rows of a table."""
-    move_all(team, moved.number, moved.side, moved.step)
+    move_all(group, moved.number, moved.side, moved.step)
 
 
 CATCH_UP = (catch_up_listed,)
