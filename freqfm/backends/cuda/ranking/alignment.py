@@ -23,9 +23,7 @@ from freqfm.backends.cuda.ranking.batches import (
     CATCH_UP,
     LOSS,
     MOST_SCORES,
-    EpochData,
     Family,
-    RankingCall,
     batch_of,
     is_last,
     key_of,
@@ -33,7 +31,6 @@ from freqfm.backends.cuda.ranking.batches import (
 )
 from freqfm.backends.cuda.tables import (
     Side,
-    Step,
     apply_gradients,
     catch_up_rows,
     gather_dropped_row,
@@ -72,18 +69,6 @@ class AlignmentScratch(NamedTuple):
     margin_gradients: np.ndarray  #: (B, 1)
 
 
-class AlignmentArgs(NamedTuple):
-    """The arguments of a launch."""
-
-    data: EpochData
-    call: RankingCall
-    alignment: Alignment
-    users: Side
-    items: Side
-    step: Step
-    scratch: AlignmentScratch
-
-
 @inlined
 def _panel_of(args, batch):
     return panel_of(batch, args.scratch.cosines.shape[1])
@@ -92,7 +77,7 @@ def _panel_of(args, batch):
 @inlined
 def catch_up_margins(group, s, args):
     """Let the margins of a batch catch up on the steps that they have missed."""
-    batch, alignment = batch_of(args.data, args.call, s), args.alignment
+    batch, alignment = batch_of(args.data, args.call, s), args.loss
     if batch.panel == 0:
         catch_up_rows(group, batch.number, batch.step, alignment.user_margins, args.step)
         catch_up_rows(group, batch.number, batch.step, alignment.item_margins, args.step)
@@ -190,14 +175,14 @@ def _find_push(group, side, args, batch):
     for r in range(group.lane, n, group.n_lanes):
         total += scratch.totals[side, r]
     total = group_sum(group, total)
-    gamma, pushes = args.alignment.gammas[side], scratch.pushes
+    gamma, pushes = args.loss.gammas[side], scratch.pushes
     if group.lane != 0:
         return
     square = np.float32(n) * np.float32(n)
     if n < 2:
         pushes[side, 0] = ZERO
         pushes[side, 1] = ZERO
-    elif args.alignment.half:
+    elif args.loss.half:
         # Every entry of the n x n matrix that is not below the diagonal counts as a cosine of 0.
         others = square - HALF * np.float32(n) * np.float32(n - 1)
         total = HALF * total + others * _EXP_OF_MINUS_FOUR
@@ -214,7 +199,7 @@ def _align(group, r, cosine, share, args, batch):
 
     ``share`` is the factor of the pair's gradients.
     """
-    alignment = args.alignment
+    alignment = args.loss
     if not alignment.margins:
         if alignment.half:
             return -cosine, -ONE
@@ -288,8 +273,8 @@ def move_margins(group, s, args):
     """Move the margins of a batch's users and items."""
     batch = batch_of(args.data, args.call, s)
     if is_last(args.call, batch):
-        _move_margins(group, batch, args.alignment.user_margins, args)
-        _move_margins(group, batch, args.alignment.item_margins, args)
+        _move_margins(group, batch, args.loss.user_margins, args)
+        _move_margins(group, batch, args.loss.item_margins, args)
 
 
 CATCH_UP_MARGINS = (catch_up_margins,)
@@ -341,7 +326,4 @@ class AlignmentFamily(Family):
             ]
             phases, catch_up = ALIGN + MARGINS, CATCH_UP + CATCH_UP_MARGINS
         alignment = Alignment(constants["margins"], constants["half"], self._gammas, *sides)
-        args = AlignmentArgs(
-            launch.data, launch.call, alignment, launch.users, items, tables.step, self._scratch
-        )
-        launch.run(phases if tables.idle else catch_up + phases, args)
+        launch.train(phases, launch.args(alignment, items, self._scratch), catch_up)

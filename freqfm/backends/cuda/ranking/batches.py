@@ -7,7 +7,7 @@ import numpy as np
 from freqfm._numba.jit import inlined
 from freqfm.backends.cuda.groups import worker
 from freqfm.backends.cuda.sorting import KeySort
-from freqfm.backends.cuda.tables import Dropout, Side, apply_gradients, catch_up_rows
+from freqfm.backends.cuda.tables import Dropout, Side, Step, apply_gradients, catch_up_rows
 from freqfm.formulas.codes import (
     NEGATIVES_DRAWN,
     NEGATIVES_FULL,
@@ -66,6 +66,18 @@ class Batch(NamedTuple):
     mean: float
     scale: float
     panel: int
+
+
+class RankingArgs(NamedTuple):
+    """All that a launch is given."""
+
+    data: EpochData
+    call: RankingCall
+    loss: NamedTuple  #: of the kind of loss, as is the scratch
+    users: Side
+    items: Side
+    step: Step
+    scratch: NamedTuple
 
 
 class ItemKeys(NamedTuple):
@@ -277,6 +289,14 @@ class Launch(NamedTuple):
     run: object  #: runs phases, given their arguments, for each panel of each batch
     proposal: object  #: the proposal that negatives are drawn from, or None
     negatives: np.ndarray  #: lists of negatives, if they are drawn before
+
+    def args(self, loss, items, scratch):
+        """Return the RankingArgs of a kind of loss."""
+        return RankingArgs(self.data, self.call, loss, self.users, items, self.tables.step, scratch)
+
+    def train(self, phases, args, catch_up=CATCH_UP):
+        """Run phases, after rows have caught up on what they have missed."""
+        self.run(phases if self.tables.idle else catch_up + phases, args)
 
 
 class Family:

@@ -11,19 +11,14 @@ import numpy as np
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.groups import group_sum
 from freqfm.backends.cuda.ranking.batches import (
-    CATCH_UP,
     LOSS,
-    EpochData,
     Family,
-    RankingCall,
     batch_of,
     key_of,
     move_rows,
     note_row,
 )
 from freqfm.backends.cuda.tables import (
-    Side,
-    Step,
     gather_dropped_row,
     score_row,
     through_dropout,
@@ -51,18 +46,6 @@ class PairwiseScratch(NamedTuple):
     pair_rows: np.ndarray  #: (P,), int32, the row of each positive
     losses: np.ndarray  #: (P,)
     factors: np.ndarray  #: (P (1 + N),), of items in the gradients of users
-
-
-class PairwiseArgs(NamedTuple):
-    """The arguments of a launch."""
-
-    data: EpochData
-    call: RankingCall
-    pairwise: Pairwise
-    users: Side
-    items: Side
-    step: Step
-    scratch: PairwiseScratch
 
 
 @inlined
@@ -109,7 +92,7 @@ def gather_users(group, s, args):
 def learn_pairs(group, s, args):
     """Compare the positives of a batch with their negatives."""
     batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
-    negatives, n_negatives = args.pairwise.negatives, args.pairwise.negatives.shape[1]
+    negatives, n_negatives = args.loss.negatives, args.loss.negatives.shape[1]
     for o in range(group.rank, batch.n_pairs, group.size):
         p, r = batch.first_pair + o, args.scratch.pair_rows[o]
         u = data.row_users[batch.first_row + r]
@@ -122,7 +105,7 @@ def learn_pairs(group, s, args):
             k = negatives[p - call.first_pair, j]
             negative, scale = _score(group, k, r, args)
             push = ZERO
-            if not _is_known(args.pairwise, u, k):
+            if not _is_known(args.loss, u, k):
                 value, by_positive, by_negative = pair_loss(inverse * positive, inverse * negative)
                 loss += share * value
                 push = factor * by_negative
@@ -136,7 +119,7 @@ def learn_pairs(group, s, args):
 @inlined
 def _sum_row(group, pairs, f, args, batch):
     """Return number ``f`` of the gradient of a user, summed over the first to the last pair."""
-    negatives, table = args.pairwise.negatives, args.items.table.weights
+    negatives, table = args.loss.negatives, args.items.table.weights
     factors, n_negatives, total = args.scratch.factors, negatives.shape[1], ZERO
     for o in range(pairs[0], pairs[1]):
         p = batch.first_pair + o
@@ -192,8 +175,5 @@ class PairwiseFamily(Family):
 
     def run(self, launch):
         """Train on the batches of a Launch."""
-        args = PairwiseArgs(
-            launch.data, launch.call, Pairwise(*self._known, launch.negatives), launch.users,
-            launch.list_items(launch.negatives), launch.tables.step, self._scratch,
-        )  # fmt: skip
-        launch.run(PAIRS if launch.tables.idle else CATCH_UP + PAIRS, args)
+        pairwise, items = Pairwise(*self._known, launch.negatives), launch.list_items
+        launch.train(PAIRS, launch.args(pairwise, items(launch.negatives), self._scratch))

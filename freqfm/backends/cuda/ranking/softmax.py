@@ -40,15 +40,13 @@ from freqfm.backends.cuda.products import (
     sum_of_parts,
 )
 from freqfm.backends.cuda.ranking.batches import (
-    CATCH_UP,
     DERIVATIVE,
     LOSS,
     MOST_SCORES,
     PLAIN_LOSS,
     WEIGHT,
-    EpochData,
     Family,
-    RankingCall,
+    RankingArgs,
     batch_of,
     catch_up_users,
     key_of,
@@ -57,8 +55,6 @@ from freqfm.backends.cuda.ranking.batches import (
     panel_of,
 )
 from freqfm.backends.cuda.tables import (
-    Side,
-    Step,
     gather_dropped_row,
     gather_row,
     score_row,
@@ -117,18 +113,6 @@ class SoftmaxScratch(NamedTuple):
     of_pairs: np.ndarray
 
 
-class SoftmaxArgs(NamedTuple):
-    """The arguments of a launch."""
-
-    data: EpochData
-    call: RankingCall
-    softmax: Softmax
-    users: Side
-    items: Side
-    step: Step
-    scratch: SoftmaxScratch
-
-
 _LARGEST, _TOTAL, _LOG_SUM = range(3)
 _SCORE, _SHARE, _LOG_TOTAL, _FACTOR, _SCALE = range(5)
 
@@ -136,20 +120,20 @@ _SCORE, _SHARE, _LOG_TOTAL, _FACTOR, _SCALE = range(5)
 @inlined
 def _n_negatives(args, batch):
     """Return how many negatives a batch has."""
-    if args.softmax.negatives_code == NEGATIVES_IN_BATCH:
+    if args.loss.negatives_code == NEGATIVES_IN_BATCH:
         return batch.n_pairs
-    return args.softmax.n_negatives
+    return args.loss.n_negatives
 
 
 @inlined
 def _negative(args, batch, j):
     """Return negative ``j`` that a batch shares."""
-    code = args.softmax.negatives_code
+    code = args.loss.negatives_code
     if code == NEGATIVES_IN_BATCH:
         return args.data.items[batch.first_pair + j]
     if code == NEGATIVES_FULL:
         return np.int32(j)
-    return args.softmax.negatives[batch.number, j]
+    return args.loss.negatives[batch.number, j]
 
 
 @inlined
@@ -187,8 +171,8 @@ def gather(group, s, args):
             scratch.negative_columns,
         )  # fmt: skip
         if group.lane == 0:
-            if args.softmax.corrected:
-                scratch.corrections[0, j] = args.softmax.corrections[k]
+            if args.loss.corrected:
+                scratch.corrections[0, j] = args.loss.corrections[k]
             items.rows[batch.n_pairs + j] = capacity + j
             items.multiples[batch.n_pairs + j] = ONE
 
@@ -217,7 +201,7 @@ def _n_slices(args, batch):
 def _logits(args, inverse, places, columns):
     """Return four logits of negatives of a row, whose scores and corrections are at ``places``."""
     logits = times(inverse, read(args.scratch.scores, places[0], columns))
-    if args.softmax.corrected:
+    if args.loss.corrected:
         corrections = read(args.scratch.corrections, places[1], columns)
         logits = add(logits, times(-ONE, corrections))
     return logits
@@ -251,7 +235,7 @@ def _inspect_slice(group, r, places, part, args, batch):
     largest = group_max(group, largest)
     if group.lane == 0:
         scratch.of_slices[_LARGEST, r, part] = largest
-    if args.softmax.statistics_wanted:
+    if args.loss.statistics_wanted:
         log_sum = _log_sum_of_scores(group, places[0], begin, end, scratch.scores)
         if group.lane == 0:
             scratch.of_slices[_LOG_SUM, r, part] = log_sum
@@ -338,15 +322,15 @@ def sum_negatives(group, s, args):
 @inlined
 def _correction(args, batch, o, k):
     """Return the correction of the logit of positive ``o``, which is item ``k``."""
-    if args.softmax.negatives_code == NEGATIVES_DRAWN:
+    if args.loss.negatives_code == NEGATIVES_DRAWN:
         return args.scratch.positive_corrections[o]
-    return args.softmax.corrections[k]
+    return args.loss.corrections[k]
 
 
 @inlined
 def _learn_positive(group, p, r, args, batch):
     """Score positive ``p`` of row ``r``, and find the gradients by it and of its user."""
-    data, softmax, items, scratch = args.data, args.softmax, args.items, args.scratch
+    data, softmax, items, scratch = args.data, args.loss, args.items, args.scratch
     o, k, v = p - batch.first_pair, data.items[p], data.weights[p]
     inverse = args.call.inverse_temperatures[data.row_users[batch.first_row + r], 0]
     negative_inverse = _negative_inverse(args, batch, r)
@@ -384,7 +368,7 @@ class _Sums(NamedTuple):
 @inlined
 def _sum_positives(group, r, args, batch):
     """Return the _Sums of a row."""
-    data, of_pairs, constant = args.data, args.scratch.of_pairs, args.softmax.constant
+    data, of_pairs, constant = args.data, args.scratch.of_pairs, args.loss.constant
     row = batch.first_row + r
     inverse = args.call.inverse_temperatures[data.row_users[row], 0]
     loss, weight, scores, others, share_scores = ZERO, ZERO, ZERO, ZERO, ZERO
@@ -423,7 +407,7 @@ def _finish_row(group, r, args, batch):
 
     Multiplied by the factor, exponentials are the gradient by the scores of the negatives.
     """
-    scratch, softmax = args.scratch, args.softmax
+    scratch, softmax = args.scratch, args.loss
     gradients, scaled, units = scratch.user_gradients, scratch.scaled, scratch.sources
     width, total, mean_score = gradients.shape[1], _total_of_slices(group, r, args, batch), ZERO
     for f in range(group.lane, width, group.n_lanes):
@@ -495,7 +479,7 @@ def add_negatives(group, s, args):
 @inlined
 def _score_list(group, r, args, batch):
     """Score row ``r`` against its list, gathered item by item."""
-    softmax, scratch, table = args.softmax, args.scratch, args.items.table.weights
+    softmax, scratch, table = args.loss, args.scratch, args.items.table.weights
     separate = softmax.negatives_code != NEGATIVES_DRAWN
     at = batch.first_pair - args.call.first_pair + r if separate else r
     for j in range(softmax.n_negatives):
@@ -513,7 +497,7 @@ def _score_list(group, r, args, batch):
 @inlined
 def learn_lists(group, s, args):
     """Find the gradients of the rows of a batch, each with its list of negatives."""
-    batch, scratch, softmax = batch_of(args.data, args.call, s), args.scratch, args.softmax
+    batch, scratch, softmax = batch_of(args.data, args.call, s), args.scratch, args.loss
     table, m = args.items.table.weights, softmax.n_negatives
     for r in range(group.rank, batch.n_rows, group.size):
         _gather_user(group, r, args, batch)
@@ -544,7 +528,7 @@ def learn_lists(group, s, args):
 class DrawArgs(NamedTuple):
     """The arguments of drawing negatives."""
 
-    softmax: SoftmaxArgs
+    ranking: RankingArgs
     cells: Cells
     drawn: DrawScratch
 
@@ -552,13 +536,13 @@ class DrawArgs(NamedTuple):
 @inlined
 def catch_up_drawing(group, s, args):
     """Let the users of a batch catch up before negatives are drawn for them."""
-    catch_up_users(group, s, args.softmax)
+    catch_up_users(group, s, args.ranking)
 
 
 @inlined
 def draw(group, s, args):
     """Draw a list of negatives for each row of a batch, by the logits of its user."""
-    call, data, scratch = args.softmax.call, args.softmax.data, args.softmax.scratch
+    call, data, scratch = args.ranking.call, args.ranking.data, args.ranking.scratch
     batch = batch_of(data, call, s)
     for r in range(group.rank, batch.n_rows, group.size):
         row, key = batch.first_row + r, key_of(data, batch, r)
@@ -566,12 +550,12 @@ def draw(group, s, args):
         if call.queries_given:
             drawing = key
         gather_dropped_row(
-            group, args.softmax.users.table.weights, u, call.cosine, call.dropout, key, queries, r
+            group, args.ranking.users.table.weights, u, call.cosine, call.dropout, key, queries, r
         )
         for f in range(group.lane, queries.shape[1], group.n_lanes):
             queries[r, f] *= call.inverse_temperatures[u, 1]
         log_total = draw_from_cells(group, args.cells, queries, r, drawing, args.drawn)
-        if args.softmax.softmax.include_positive:
+        if args.ranking.loss.include_positive:
             first, last = data.row_starts[row], data.row_starts[row + 1]
             for p in range(first + group.lane, last, group.n_lanes):
                 log_q = log_q_of_item(args.cells, data.items[p], args.drawn.numbers[r], log_total)
@@ -670,16 +654,14 @@ class SoftmaxFamily(Family):
         if self._is_drawn:
             scratch = scratch._replace(corrections=self._drawn.log_q)
             negatives = self._drawn.ids
-            args = self._args(launch, launch.users, negatives, scratch)
-            phases = DRAW if launch.tables.idle else CATCH_UP_USERS + DRAW
-            launch.run(phases, DrawArgs(args, self._cells, self._drawn))
-        args = self._args(launch, launch.list_items(negatives), negatives, scratch)
-        phases = LISTS if self._separate else SHARED
-        launch.run(phases if launch.tables.idle else CATCH_UP + phases, args)
+            args = launch.args(self._softmax(negatives), launch.users, scratch)
+            launch.train(DRAW, DrawArgs(args, self._cells, self._drawn), CATCH_UP_USERS)
+        args = launch.args(self._softmax(negatives), launch.list_items(negatives), scratch)
+        launch.train(LISTS if self._separate else SHARED, args)
 
-    def _args(self, launch, items, negatives, scratch):
+    def _softmax(self, negatives):
         problem = self._problem
-        softmax = Softmax(
+        return Softmax(
             negatives_code=problem.negatives_code,
             n_negatives=self._list_length(1),
             corrected=self._corrected,
@@ -688,7 +670,4 @@ class SoftmaxFamily(Family):
             statistics_wanted=problem.statistics_wanted,
             negatives=negatives,
             corrections=self._corrections,
-        )
-        return SoftmaxArgs(
-            launch.data, launch.call, softmax, launch.users, items, launch.tables.step, scratch
         )
