@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
+from freqfm.backends.base import Histories
 from freqfm.backends.cuda.groups import group_max, group_sum, synchronize_group
 from freqfm.backends.cuda.memory import lanes_for
 from freqfm.formulas.losses import pair_gradient
@@ -16,21 +17,13 @@ from freqfm.formulas.steps import fall_along
 _GROUPS = 4096
 
 
-class DeviceHistories(NamedTuple):
-    """The items of some users; rows of a CSR matrix."""
-
-    starts: np.ndarray  #: (n + 1,), int64
-    items: np.ndarray  #: (n_entries,), int32
-    weights: np.ndarray  #: (n_entries,)
-
-
 class FoldInArgs(NamedTuple):
     """The arguments of folding in; arrays and numbers are float32 unless another type is given."""
 
     problem: NamedTuple  #: FoldInProblem
     turned: np.ndarray  #: (d, m), the others as columns
     sums: np.ndarray  #: (n_groups, d), scratch: of the user's items by their weights
-    histories: DeviceHistories
+    histories: Histories
     scores: np.ndarray  #: (n_groups, m)
     pushes: np.ndarray  #: (n_groups, m)
     gradients: np.ndarray  #: (n_groups, d)
@@ -204,8 +197,9 @@ SUM = (sum_rows,)
 FOLD_IN = (fold_in_rows,)
 
 
-def _on_device(device, starts, items, weights):
-    return DeviceHistories(
+def on_device(device, starts, items, weights):
+    """Return Histories in a GPU's memory."""
+    return Histories(
         device.to_device(np.asarray(starts, dtype=np.int64)),
         device.to_device(np.asarray(items, dtype=np.int32)),
         device.to_device(np.asarray(weights, dtype=np.float32)),
@@ -216,7 +210,7 @@ def sum_histories(device, histories, table):
     """Return the sums of weights times rows of a table, see ``Backend``."""
     sums = np.empty((len(histories.starts) - 1, table.shape[1]), dtype=np.float32)
     out = device.empty(sums.shape, np.float32)
-    args = _on_device(device, *histories), device.to_device(table), out
+    args = on_device(device, *histories), device.to_device(table), out
     device.run(SUM, args, lanes_for(table.shape[1]), len(sums))
     return device.to_host(out, sums)
 
@@ -234,7 +228,7 @@ def fold_in(device, problem, histories, formulas):
             n_steps=int(problem.n_steps),
         ),
         turned=device.to_device(np.ascontiguousarray(problem.others.T)),
-        histories=_on_device(device, *histories),
+        histories=on_device(device, *histories),
         sums=device.empty((n_groups, width), np.float32),
         scores=device.empty((n_groups, n_others), np.float32),
         pushes=device.empty((n_groups, n_others), np.float32),

@@ -15,7 +15,7 @@ from freqfm.backends.cuda.ranking.batches import (
     Launch,
     RankingCall,
 )
-from freqfm.backends.cuda.ranking.histories import SUM, DeviceHistories
+from freqfm.backends.cuda.ranking.histories import SUM, on_device
 from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
 from freqfm.backends.cuda.sorting import KeySort
 from freqfm.backends.cuda.tables import Dropout, Side
@@ -110,21 +110,16 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         device, lengths = self.device, np.diff(histories.starts)
         items = histories.items.astype(np.int64)
         rows = device.to_device(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths))
-        weights, self._listed = device.to_device(histories.weights), None
+        listed, self._listed = on_device(device, *histories), None
         if len(items):
             touched = self._input_sort.run(
                 [0, len(items)], lambda keys, starts: device.write(items, keys)
             )
-            self._listed = Side(self._inputs, touched, rows, weights, self._of_inputs, 0)
+            self._listed = Side(self._inputs, touched, rows, listed.weights, self._of_inputs, 0)
             if not self._tables.idle:
                 moved = self._moved(self._listed, step, self._of_inputs, 1.0)
                 self._run(CATCH_UP, moved, len(items))
         out = device.empty((len(lengths), self._problem.input_width), np.float32)
-        listed = DeviceHistories(
-            device.to_device(histories.starts.astype(np.int64)),
-            device.to_device(histories.items.astype(np.int32, copy=False)),
-            weights,
-        )
         self._run(SUM, (listed, self._inputs.weights, out), len(lengths))
         return device.to_host(out, np.empty(out.shape, dtype=np.float32))
 
