@@ -370,27 +370,38 @@ class LazyTable:
 
     def first_rows(self):
         """Return a table of the first rows, with all columns; None if there are none."""
-        if hasattr(self._X, "collect"):
-            rows = self._X.head(_ROWS_OF_CHUNK).collect()
-            return InteractionTable(rows) if rows.shape[0] else None
-        return next((InteractionTable(rows) for rows in self._batches(None) if rows.shape[0]), None)
+        lazy = hasattr(self._X, "collect")
+        rows = self._X.head(_ROWS_OF_CHUNK).collect() if lazy else next(self._batches(None), None)
+        return None if rows is None or not rows.shape[0] else InteractionTable(rows)
 
     def chunks(self, columns=None):
         """Yield a table for each chunk that has rows, of some columns by name or of all."""
         lazy = hasattr(self._X, "collect")
-        frames = self._collected(columns) if lazy else _joined(self._batches(columns))
+        frames = self._collected(columns) if lazy else self._batches(columns)
         for frame in frames:
             if frame.shape[0]:
                 yield InteractionTable(frame)
 
     def _batches(self, columns):
+        """Yield tables of pyarrow, of enough rows each, whose columns share a dictionary.
+
+        What is done with a chunk takes time for all ids that are known, so chunks of few rows, as
+        of thousands of small files, would take far longer than their rows.
+        """
         import pyarrow
 
+        waiting, n_rows = [], 0
         for fragment in _fragments_of(self._X):
             # The Dataset's schema has the columns of partitions too, and one type for each column.
             schema = {"schema": self._X.schema} if fragment is not self._X else {}
             for batch in fragment.to_batches(columns=columns, batch_size=_ROWS_OF_CHUNK, **schema):
-                yield pyarrow.Table.from_batches([batch])
+                waiting.append(batch)
+                n_rows += len(batch)
+                if n_rows >= _ROWS_OF_CHUNK:
+                    yield pyarrow.Table.from_batches(waiting).unify_dictionaries()
+                    waiting, n_rows = [], 0
+        if n_rows:
+            yield pyarrow.Table.from_batches(waiting).unify_dictionaries()
 
     def _collected(self, columns):
         # A query is run once for each pass: its rows may come in another order every time.
@@ -399,32 +410,6 @@ class LazyTable:
             yield from X.collect_batches(chunk_size=_ROWS_OF_CHUNK)
         else:
             yield from X.collect().iter_slices(_ROWS_OF_CHUNK)
-
-
-def _joined(tables):
-    """Yield tables of pyarrow, small ones one below the other until they have enough rows.
-
-    The time for a chunk grows with the number of known ids, so chunks of few rows, as from
-    thousands of small files, would take far longer than their rows.
-    """
-    waiting, n_rows = [], 0
-    for table in tables:
-        waiting.append(table)
-        n_rows += len(table)
-        if n_rows >= _ROWS_OF_CHUNK:
-            yield _stacked(waiting)
-            waiting, n_rows = [], 0
-    if waiting:
-        yield _stacked(waiting)
-
-
-def _stacked(tables):
-    """Return tables of pyarrow one below the other, as one whose columns share a dictionary."""
-    import pyarrow
-
-    if len(tables) == 1:
-        return tables[0]
-    return pyarrow.concat_tables(tables).unify_dictionaries()
 
 
 def _fragments_of(data):

@@ -227,12 +227,14 @@ def test_indptr_that_would_overflow_a_difference(indptr):
         FMRegressor(2).fit(X, np.arange(4.0))
 
 
-def test_malformed_lil_bsr_and_float_indices():
+def test_malformed_lil_bsr_dia_and_float_indices():
     X = sparse.csr_array(np.array([[1, 0, 2, 0], [0, 3, 0, 0], [0, 0, 0, 0], [1, 1, 0, 1.0]]))
     lil, bsr, float_csr = X.tolil(), sparse.bsr_array(X, blocksize=(2, 2)), X.copy()
     lil.rows[0] = [0, 77]
     bsr.indptr = np.array([0, 10**8, 2], np.int32)
     float_csr.indices = X.indices + 0.5
-    for bad in (lil, bsr, float_csr):
+    dia, odd = sparse.dia_array(np.eye(4)), X.tobsr(blocksize=(2, 2))
+    dia.offsets, odd._shape = np.array([9], np.int32), (4, 5)
+    for bad in (lil, bsr, float_csr, dia, odd):
         with pytest.raises(ValueError, match="X (is|holds)"):
             FMRegressor(2).fit(bad, np.arange(4.0))
