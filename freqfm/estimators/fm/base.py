@@ -23,6 +23,7 @@ from freqfm._components import (
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
+    as_kernel_input,
     check_memory,
     check_weights,
     count_threads,
@@ -36,6 +37,7 @@ from freqfm._input.validation import (
 from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm._warnings import warn_user
+from freqfm.backends.base import FMWeights
 from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
@@ -180,6 +182,13 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     _divergence_hint = "scale the features (and a regression target) to about 1"
 
     _writes_checkpoints = True
+
+    def _outputs_with(self, factors):
+        """Return the FMWeights of every output, given its factors, as views of the arrays."""
+        intercept = as_kernel_input(self.intercept_)
+        coef = as_kernel_input(self.coef_).reshape(len(intercept), -1)
+        outputs = zip(intercept.reshape(-1, 1), coef, factors, strict=True)
+        return [FMWeights(*of_output) for of_output in outputs]
 
     def _ranked_training(self):
         """Return the RankedTraining of factors of several ranks, or None for a single rank."""

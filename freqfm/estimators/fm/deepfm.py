@@ -176,9 +176,9 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
     score with respect to x_k v_k, the largest of any field.
 
     Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
-    :class:`FMClassifier`, and for each row of a batch 4 d bytes for each field (8 d without
-    fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the weights, the
-    state of Adam and their copies.
+    :class:`FMClassifier`, and for each row of a batch 4 d bytes for each field and 4 d more (8 d
+    without fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the
+    weights, the state of Adam and their copies.
 
     Dropout draws for every row, so a row of weight w equals w rows only in expectation, unless
     ``dropout`` is 0. How the defaults were chosen: :doc:`reference results </results_deepfm>`.
@@ -373,9 +373,9 @@ class DeepFMRegressor(RealTargets, FactorsWithTower):
     score with respect to x_k v_k, the largest of any field.
 
     Training takes O(nnz d + n_rows P) per epoch for a tower of P weights. Memory is that of
-    :class:`FMRegressor`, and for each row of a batch 4 d bytes for each field (8 d without
-    fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the weights, the
-    state of Adam and their copies.
+    :class:`FMRegressor`, and for each row of a batch 4 d bytes for each field and 4 d more (8 d
+    without fields), 68 P bytes for the gradients of parts of a batch, and 24 to 36 P for the
+    weights, the state of Adam and their copies.
 
     Dropout draws for every row, so a row of weight w equals w rows only in expectation, unless
     ``dropout`` is 0. How the defaults were chosen: :doc:`reference results </results_deepfm>`.

@@ -11,7 +11,6 @@ from sklearn.utils._param_validation import Interval
 
 from freqfm._input.validation import as_kernel_input
 from freqfm._memory import aligned_empty, aligned_zeros
-from freqfm.backends.base import FMWeights
 from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
 from freqfm.estimators.training import check_unchanged
 
@@ -107,8 +106,5 @@ class PlainFactors(BaseFM):
 
     def _outputs(self):
         """Return the FMWeights of every output, as views of the model's arrays."""
-        n_outputs = len(self.intercept_)
-        intercept = as_kernel_input(self.intercept_)
-        coef = as_kernel_input(self.coef_).reshape(n_outputs, -1)
-        factors = as_kernel_input(self.factors_).reshape(n_outputs, -1, self.factors_.shape[-1])
-        return [FMWeights(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
+        factors = as_kernel_input(self.factors_).reshape(-1, *self.factors_.shape[-2:])
+        return self._outputs_with(factors)

@@ -179,7 +179,7 @@ class RaFMClassifier(ClassTargets, RankedFactors):
     features that have rank D_p. The model takes 4 (D_1 + ... + D_(p_i) + 1) bytes per feature and
     class: vectors that a feature does not have are not stored. Besides this and the optimizer
     state, training holds a copy of both for the last complete epoch, and another for the best epoch
-    with early stopping; 16 (D_1 + ... + D_m) + 56 (m + 1) bytes per row of a batch; per stored
+    with early stopping; 8 m D_m + 56 (m + 1) bytes per row of a batch; per stored
     entry and row of ``X`` as much as :class:`FMClassifier`; and 20 bytes per feature, and 4 more
     for each thread.
 

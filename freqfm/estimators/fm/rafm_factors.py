@@ -14,7 +14,7 @@ from freqfm._components import NON_NEGATIVE
 from freqfm._input.validation import LearnedArrays, as_kernel_array, as_kernel_input
 from freqfm._memory import aligned_empty
 from freqfm._messages import shown
-from freqfm.backends.base import FMWeights, RankedTraining
+from freqfm.backends.base import RankedTraining
 from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
 from freqfm.estimators.fm.factors import FACTOR_STATES
 from freqfm.estimators.fm.rafm_layout import Layout, assign_levels
@@ -249,16 +249,12 @@ class RankedFactors(BaseFM):
         return int(self._checked_ranks()[0])
 
     def _outputs(self):
-        n_outputs, layout = len(self.intercept_), self._layout()
-        intercept = as_kernel_input(self.intercept_)
-        coef = as_kernel_input(self.coef_).reshape(n_outputs, -1)
-        weights = as_kernel_input(self._factors).reshape(n_outputs, -1)
+        layout = self._layout()
+        weights = as_kernel_input(self._factors).reshape(len(self.intercept_), -1)
         if len(self.ranks_) == 1:
             # A plain factorization machine.
-            factors = weights.reshape(n_outputs, -1, self.ranks_[0])
-        else:
-            factors = [layout.ranked_tables(of_output) for of_output in weights]
-        return [FMWeights(intercept[k : k + 1], coef[k], factors[k]) for k in range(n_outputs)]
+            return self._outputs_with(weights.reshape(len(weights), -1, self.ranks_[0]))
+        return self._outputs_with([layout.ranked_tables(of_output) for of_output in weights])
 
     def _ranked_training(self):
         if len(self.ranks_) == 1:
