@@ -388,7 +388,7 @@ def check_structure(X, name="X", read_indices=True):
             f"(n_samples, n_features), for a single row {name}.reshape(1, -1)."
         )
     if X.format == "dia" and ((X.offsets <= -X.shape[0]) | (X.offsets >= X.shape[1])).any():
-        raise ValueError(f"{name} has diagonals outside its shape {X.shape}; leave them out.")
+        raise ValueError(f"{name} holds diagonals outside its shape {X.shape}; leave them out.")
     if X.format == "coo":
         _check_indices(X.row, X.shape[0], "row", name)
         _check_indices(X.col, X.shape[1], "column", name)

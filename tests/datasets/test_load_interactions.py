@@ -169,7 +169,7 @@ def test_npz_parts_are_sound(tmp_path):
         ),
         (
             {"format": np.array(b"dia"), "data": np.ones((1, 3)), "offsets": np.array([4])},
-            "has diagonals outside its shape",
+            "holds diagonals outside its shape",
         ),
         (
             {"format": np.array(b"coo"), "row": np.full(4, 7), "col": np.zeros(4, int)},
