@@ -136,13 +136,14 @@ class BaseRecommender(
             value = learned.get(name)
             if value is None and name in STATES:
                 continue  # a copy without an optimizer's state
-            parts = {name: (value, kind)}
-            if isinstance(value, kind):
-                types = _types_of(kind).items()
-                parts = {f"{name}.{field}": (getattr(value, field), of) for field, of in types}
-            for part, (found, wanted) in parts.items():
-                if not isinstance(found, wanted):
-                    learned.require(False, part, f"is of type {type(found).__name__}")
+            if not isinstance(value, kind):
+                learned.require(False, name, f"is of type {type(value).__name__}")
+            for fits, field in zip(
+                map(isinstance, value, _types_of(kind)), kind._fields, strict=True
+            ):
+                if not fits:
+                    found = type(getattr(value, field)).__name__
+                    learned.require(False, f"{name}.{field}", f"is of type {found}")
         self._history.check(learned)
         self._check_vectors(learned)
         return learned
@@ -570,7 +571,8 @@ class BaseRecommender(
 @cache
 def _types_of(kind):
     """Return the types of the fields of a named tuple."""
-    return get_type_hints(kind)
+    types = get_type_hints(kind)
+    return [types[field] for field in kind._fields]
 
 
 def refuse_empty(X):
