@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         RaFMRegressor as RaFMRegressor,
     )
     from freqfm.estimators.recommenders.als import ALSRecommender as ALSRecommender
-    from freqfm.estimators.recommenders.interactions import (
+    from freqfm.estimators.interactions.recommender import (
         InteractionRecommender as InteractionRecommender,
     )
     from freqfm.estimators.recommenders.item_knn import ItemKNNRecommender as ItemKNNRecommender
@@ -57,7 +57,7 @@ _LAZY = {
     "ItemKNNRecommender": "freqfm.estimators.recommenders.item_knn",
     "MFRecommender": "freqfm.estimators.recommenders.mf",
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",
-    "InteractionRecommender": "freqfm.estimators.recommenders.interactions",
+    "InteractionRecommender": "freqfm.estimators.interactions.recommender",
     "Word2Vec": "freqfm.estimators.word2vec.model",
     "column_fields": "freqfm.estimators.fm.fields",
     "backbones": None,

@@ -27,9 +27,9 @@ from freqfm._input.validation import check_count, check_flag
 from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
-from freqfm.estimators.recommenders.feature_encoding import FeatureEncodingMixin
+from freqfm.estimators.interactions.encoding import InteractionEncodingMixin
+from freqfm.estimators.interactions.feature_encoding import FeatureEncodingMixin
 from freqfm.estimators.recommenders.index import check_recommendations
-from freqfm.estimators.recommenders.interaction_encoding import InteractionEncodingMixin
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k

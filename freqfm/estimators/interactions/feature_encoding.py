@@ -8,7 +8,7 @@ from sklearn.base import clone
 from freqfm._input.columns import role_of
 from freqfm._input.ids import extend_ids, find_codes
 from freqfm._messages import shorten
-from freqfm.estimators.recommenders.feature_tables import (
+from freqfm.estimators.interactions.feature_tables import (
     FeatureTable,
     encode,
     new_encoder,

@@ -1,0 +1,1 @@
+"""Recommenders of users and items with any ids, around those of matrices."""
