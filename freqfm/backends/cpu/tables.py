@@ -16,6 +16,7 @@ from freqfm._numba.prefetch import LINE, prefetch_row
 from freqfm.backends.base import Batches, UpdateRule
 from freqfm.backends.cpu.ownership import owns
 from freqfm.backends.cpu.team import Member, synchronize
+from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,
@@ -431,33 +432,26 @@ def catch_up_all(rank, size, barrier, table, step, gradients):
 
 
 @inlined
-def _count_occurrences(head, nexts):
-    """Return how many occurrences a token has."""
-    n_seen = 1
-    link = nexts[np.uint64(head)]
-    while link >= 0:
-        n_seen += 1
-        link = nexts[np.uint64(link)]
-    return n_seen
-
-
-@inlined
-def _sum_occurrences(head, occurrences, nexts, sources, weights, k, penalty, gradient):
-    """Write the sum of a token's occurrences, and ``penalty`` times row ``k``, to ``gradient``."""
-    width = sources.shape[1]
+def _sum_occurrences(head, occurrences, nexts, sources, gradient):
+    """Write the sum of a token's occurrences; return how many they are, and their curvature."""
+    rows, multiples, curvatures = occurrences.rows, occurrences.multiples, occurrences.curvatures
     p = np.uint64(head)
-    j = np.uint64(occurrences.rows[p])
-    x = occurrences.multiples[p]
-    for f in range(width):
-        gradient[f] = x * sources[j, f] + penalty * weights[k, f]
+    j, x = np.uint64(rows[p]), multiples[p]
+    for f in range(sources.shape[1]):
+        gradient[f] = x * sources[j, f]
+    curvature = np.float64(curvatures[p]) if curvatures.shape[0] > 0 else 0.0
+    n_seen = 1
     link = nexts[p]
     while link >= 0:
         p = np.uint64(link)
-        j = np.uint64(occurrences.rows[p])
-        x = occurrences.multiples[p]
+        j, x = np.uint64(rows[p]), multiples[p]
         link = nexts[p]
-        for f in range(width):
+        for f in range(sources.shape[1]):
             gradient[f] += x * sources[j, f]
+        if curvatures.shape[0] > 0:
+            curvature += curvatures[p]
+        n_seen += 1
+    return n_seen, curvature
 
 
 @inlined
@@ -470,47 +464,24 @@ def through_unit_row(gradient, weights, k, n_unit):
 
 
 @inlined
-def _penalty_of(share, rule):
-    """Return the factor of a row in the gradient of its weight decay.
-
-    The penalty on touched rows is multiplied by ``share``.
-    """
-    if rule.decay_code == DECAY_NONE or rule.decoupled:
-        return ZERO
-    return np.float32(rule.decay * (share if rule.decay_code == DECAY_BATCH else 1.0))
-
-
-@inlined
-def _add_penalty(k, penalty, weights, gradient):
-    """Add ``penalty`` times row ``k`` to its gradient."""
-    if penalty != ZERO:
-        for f in range(weights.shape[1]):
-            gradient[f] += penalty * weights[k, f]
-
-
-@inlined
 def move_row(k, n_seen, share, curvature, gradient, table, step):
     """Step row ``k`` along its gradient, and apply its weight decay.
 
     A batch holds the row ``n_seen`` times; the penalty on touched rows is multiplied by ``share``.
     ``curvature`` bounds a counted learning rate, see ``counted_rate``; 0 does not.
     """
-    _add_penalty(k, _penalty_of(share, step.rule), table.weights, gradient)
-    _move_along(k, n_seen, curvature, gradient, table, step)
-
-
-@inlined
-def _move_along(k, n_seen, curvature, gradient, table, step):
-    """Move a row along a gradient that includes the penalty; see ``move_row``."""
-    rule = step.rule
-    weights = table.weights
+    rule, weights = step.rule, table.weights
     rate = row_rate(
         rule.rate_code, rule.count_code, rule.hyper, table.per_row, k, np.float64(n_seen), curvature
     )
-    if rule.decay_code != DECAY_NONE and rule.decoupled:
-        power = np.float32(1.0 - rate * rule.decay)
-        for f in range(weights.shape[1]):
-            weights[k, f] *= power
+    if rule.decay_code != DECAY_NONE:
+        if rule.decoupled:
+            power = np.float32(1.0 - rate * rule.decay)
+            for f in range(weights.shape[1]):
+                weights[k, f] *= power
+        else:
+            penalty = np.float32(rule.decay * (share if rule.decay_code == DECAY_BATCH else 1.0))
+            add_multiple(penalty, weights[k], gradient)
     if rule.catch_up != CATCH_UP_NONE:
         table.caught_up[k] = step.number
     _step_along(k, gradient, rate, table, step)
@@ -556,18 +527,6 @@ def _link_occurrences(member, n, heads, tokens, nexts, touched):
     return n_touched
 
 
-@inlined
-def _sum_curvatures(head, curvatures, nexts):
-    """Return the sum of a token's curvatures, over its occurrences; 0 if there are none."""
-    total = 0.0
-    if curvatures.shape[0] > 0:
-        link = head
-        while link >= 0:
-            total += curvatures[np.uint64(link)]
-            link = nexts[np.uint64(link)]
-    return total
-
-
 @subroutine
 def apply_gradients(member, n, side, sources, n_unit, step, mean):
     """Sum the ``n`` occurrences of the tokens this thread owns, and step their rows.
@@ -588,13 +547,6 @@ def apply_gradients(member, n, side, sources, n_unit, step, mean):
             _prefetch_state(touched[t + _ROWS_AHEAD], table)
         head = table.heads[k]
         table.heads[k] = -1
-        n_seen = _count_occurrences(head, nexts)
-        penalty = _penalty_of(n_seen * mean, step.rule)
-        # In the same loop as the sum, if that is of gradients by the weights themselves.
-        summed = penalty if n_unit == 0 else ZERO
-        _sum_occurrences(head, occurrences, nexts, sources, weights, k, summed, gradient)
-        if n_unit > 0:
-            through_unit_row(gradient, weights, k, n_unit)
-            _add_penalty(k, penalty, weights, gradient)
-        curvature = _sum_curvatures(head, occurrences.curvatures, nexts)
-        _move_along(k, n_seen, curvature, gradient, table, step)
+        n_seen, curvature = _sum_occurrences(head, occurrences, nexts, sources, gradient)
+        through_unit_row(gradient, weights, k, n_unit)
+        move_row(k, n_seen, n_seen * mean, curvature, gradient, table, step)

@@ -15,6 +15,7 @@ from freqfm._numba.blas import add_product, add_product_of_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu.team import Team, wait
+from freqfm.backends.cpu.vectors import add_multiple
 
 # Rows that conjugate gradients solve together: their products with the Gram matrix are one call of
 # BLAS.
@@ -93,39 +94,14 @@ def gram_matrix(rank, size, barrier, factors, scale, sums, out):
 
 @inlined
 def _add_observed(begin, end, systems, x, out):
-    """Add sum_p a_p (x h_p) h_p over the entries of a row to ``out``; four entries at a time."""
+    """Add sum_p a_p (x h_p) h_p over the entries of a row to ``out``."""
     factors = systems.factors
-    width = x.shape[0]
-    p = begin
-    while p + 4 <= end:
-        i = np.uint64(systems.items[p])
-        j = np.uint64(systems.items[p + 1])
-        k = np.uint64(systems.items[p + 2])
-        m = np.uint64(systems.items[p + 3])
-        by_i, by_j, by_k, by_m = ZERO, ZERO, ZERO, ZERO
-        for f in range(width):
-            by_i += x[f] * factors[i, f]
-            by_j += x[f] * factors[j, f]
-            by_k += x[f] * factors[k, f]
-            by_m += x[f] * factors[m, f]
-        by_i *= systems.weights[p]
-        by_j *= systems.weights[p + 1]
-        by_k *= systems.weights[p + 2]
-        by_m *= systems.weights[p + 3]
-        for f in range(width):
-            out[f] += (by_i * factors[i, f] + by_j * factors[j, f]) + (
-                by_k * factors[k, f] + by_m * factors[m, f]
-            )
-        p += 4
-    while p < end:
-        i = np.uint64(systems.items[p])
-        by_i = ZERO
-        for f in range(width):
-            by_i += x[f] * factors[i, f]
-        by_i *= systems.weights[p]
-        for f in range(width):
-            out[f] += by_i * factors[i, f]
-        p += 1
+    for p in range(begin, end):
+        k = np.uint64(systems.items[p])
+        score = ZERO
+        for f in range(x.shape[0]):
+            score += x[f] * factors[k, f]
+        add_multiple(systems.weights[p] * score, factors[k], out)
 
 
 @inlined

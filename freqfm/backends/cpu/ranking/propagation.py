@@ -10,10 +10,11 @@ import numpy as np
 from scipy import sparse
 
 from freqfm._memory import aligned_zeros
-from freqfm._numba.jit import ONE, ZERO, inlined, kernel, subroutine
+from freqfm._numba.jit import ONE, ZERO, kernel, subroutine
 from freqfm._numba.prefetch import prefetch_row
 from freqfm.backends.cpu.tables import row_scratch
 from freqfm.backends.cpu.team import Member, Team, part
+from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.search import first_above
 
 # A neighbour's row is prefetched this many neighbours before it is added.
@@ -44,33 +45,6 @@ class Layer(NamedTuple):
     scale: float
 
 
-@inlined
-def _add_neighbours(begin, end, indices, scales, table, total):
-    """Add the rows of a table in ``indices[begin:end]``, times their factors, to ``total``.
-
-    Four at a time, so that the sums are loaded and stored once for four rows.
-    """
-    width = table.shape[1]
-    p = begin
-    while p + 4 <= end:
-        for q in range(p + _AHEAD, min(p + _AHEAD + 4, end)):
-            prefetch_row(table, np.uint64(indices[q]))
-        i = np.uint64(indices[p])
-        j = np.uint64(indices[p + 1])
-        k = np.uint64(indices[p + 2])
-        m = np.uint64(indices[p + 3])
-        a, b, c, d = scales[i], scales[j], scales[k], scales[m]
-        for f in range(width):
-            total[f] += a * table[i, f] + b * table[j, f] + (c * table[k, f] + d * table[m, f])
-        p += 4
-    while p < end:
-        i = np.uint64(indices[p])
-        a = scales[i]
-        for f in range(width):
-            total[f] += a * table[i, f]
-        p += 1
-
-
 @subroutine
 def _run_layer(member, layer, out, total):
     """Compute the rows of a layer that this thread owns; each takes about as many neighbours."""
@@ -86,9 +60,10 @@ def _run_layer(member, layer, out, total):
             continue
         for f in range(width):
             total[f] = ZERO
-        _add_neighbours(
-            starts[r], starts[r + 1], indices, neighbours.other_scales, layer.table, total
-        )
+        for p in range(starts[r], starts[r + 1]):
+            prefetch_row(layer.table, np.uint64(indices[min(p + _AHEAD, last - 1)]))
+            k = np.uint64(indices[p])
+            add_multiple(neighbours.other_scales[k], layer.table[k], total)
         factor = scale * neighbours.scales[r]
         for f in range(width):
             out[r, f] = scale * layer.base[r, f] + factor * total[f]
