@@ -25,9 +25,6 @@ _SAME_VERSIONS = ("freqfm", "numpy", "numba")
 # just have died: the scheduler notices it, and others take their places, in that time.
 _SECONDS, _ATTEMPTS = 1.0, 10
 
-# Attempts if workers die with data that no other worker had.
-_ATTEMPTS_AT_LOST_DATA = 3
-
 
 class SchedulerLostError(ConnectionError):
     """The connection to Dask's scheduler was lost."""
@@ -219,8 +216,7 @@ class Cluster:
             return found
 
         expected = versions(_SAME_VERSIONS)
-        with self.watched():
-            of_workers = self._reached(self.client.run, versions, _SAME_VERSIONS)
+        of_workers = self.retried(lambda: self.client.run(versions, _SAME_VERSIONS))
         for worker, found in of_workers.items():
             for name, version in expected.items():
                 if found[name] != version:
@@ -231,12 +227,8 @@ class Cluster:
 
     def homes(self, groups):
         """Return a worker for each group of partitions: where most of them are, evenly many."""
-        held = {}
-        with contextlib.suppress(AttributeError), self.watched():
-            futures = [
-                f for group in groups for part in group for f in distributed.futures_of(part)
-            ]
-            held = self.client.who_has(futures) if futures else {}
+        futures = distributed.futures_of([part for group in groups for part in group])
+        held = self.retried(lambda: self.client.who_has(futures)) if futures else {}
         held = {str(key): set(workers) for key, workers in held.items()}
         left = dict.fromkeys(self.workers, -(-len(groups) // len(self.workers)))
         homes = []
@@ -284,21 +276,7 @@ class Cluster:
 
     def send(self, values):
         """Return the futures of values that are sent to the workers in turn, past the scheduler."""
-        return self._reached(self.client.scatter, values, direct=True, hash=False)
-
-    def _reached(self, method, *arguments, **options):
-        """Return the result of a method of the client that connects to workers.
-
-        It is called again if one cannot be reached: the scheduler does not know yet that it died.
-        """
-        for attempt in range(_ATTEMPTS):
-            try:
-                return method(*arguments, **options)
-            except OSError:
-                # Of the connection to a worker.
-                if attempt == _ATTEMPTS - 1 or self.is_lost():
-                    raise
-                time.sleep(_SECONDS)
+        return self.retried(lambda: self.client.scatter(values, direct=True, hash=False))
 
     def gather(self, futures):
         """Return the values of futures, from the workers that have them.
@@ -356,8 +334,12 @@ class Cluster:
             raise
 
     def retried(self, work, restart=None):
-        """Return the result of a function; call it again, after ``restart``, if data are lost."""
-        for attempt in range(_ATTEMPTS_AT_LOST_DATA):
+        """Return the result of a function that connects to workers or needs data on them.
+
+        It is called again, after ``restart``, if data are lost or a worker cannot be reached, which
+        the scheduler may not know yet.
+        """
+        for attempt in range(_ATTEMPTS):
             try:
                 with self.watched():
                     if attempt and restart is not None:
@@ -367,8 +349,9 @@ class Cluster:
                 raise
             except (DataLostError, OSError):
                 # Connections to workers raise an OSError.
-                if attempt == _ATTEMPTS_AT_LOST_DATA - 1:
+                if attempt == _ATTEMPTS - 1:
                     raise
+                time.sleep(_SECONDS)
 
     def is_lost(self):
         """Return whether the scheduler can no longer be reached."""

@@ -13,12 +13,9 @@ from sklearn.utils import column_or_1d
 from freqfm._input.validation import checked_csr, summed_csr
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
-from freqfm.estimators.fm.targets import base_score, check_labels
+from freqfm.estimators.fm.targets import check_labels
 
 __all__ = ["RoundTrainer", "Shard", "ShardTrainer", "collect", "describe", "predicted"]
-
-# The start of the intercept is computed from about so many targets of all shards.
-_TARGETS = 100_000
 
 
 class RawRows(NamedTuple):
@@ -164,6 +161,14 @@ class Shard:
         """Return the rows of a fold; those of None are all."""
         return self.rows if number is None else self.folds[number]
 
+    def count_tokens(self, fold):
+        """Return the weight of the rows of a fold that hold each token."""
+        return self.fold(fold).count_tokens()
+
+    def target_sums(self, fold):
+        """Return the sums of the targets of a fold, see ``RunningBaseScore``."""
+        return self.fold(fold).target_sums(self.model._loss, self.model._of_classes)
+
     def digest(self):
         """Return a hash of the rows."""
         return digest([_arrays(self.rows), [_arrays(fold) for fold in self.folds]], "X")
@@ -175,36 +180,6 @@ def _arrays(rows):
     held_out = [] if X is None else [X.data, X.indices, X.indptr, target, weight]
     matrix = [rows.X.data, rows.X.indices, rows.X.indptr]
     return [*matrix, rows.target, rows.weight, rows.trained, held_out]
-
-
-def count_tokens(shard, fold):
-    """Return the weight of the rows that hold each token."""
-    rows = shard.fold(fold)
-    return rows.count_tokens()
-
-
-def add(*arrays):
-    """Return the sum of arrays, in their order."""
-    return sum(arrays[1:], start=arrays[0])
-
-
-def target_sums(shard, fold):
-    """Return the sums of targets on a shard, and the constant scores with the smallest loss."""
-    model = shard.model
-    return shard.fold(fold).target_sums(model._loss, model._of_classes)
-
-
-def some_targets(shard, fold, n_shards):
-    """Return targets of some evenly spaced rows, and weights."""
-    rows = shard.fold(fold)
-    step = max(1, rows.n_trained * n_shards // _TARGETS)
-    return rows.of_trained(rows.target)[:, ::step], rows.of_trained(rows.weight)[::step]
-
-
-def pooled_base_scores(samples, loss, of_classes):
-    """Return the constant scores with the smallest loss on samples of several shards."""
-    targets, weights = (np.concatenate(parts, axis=-1) for parts in zip(*samples, strict=True))
-    return [base_score(loss, of_classes, target, weights) for target in targets]
 
 
 class Round(NamedTuple):

@@ -8,6 +8,7 @@ import numpy as np
 from freqfm.dask import _shards
 from freqfm.dask._cluster import Cluster
 from freqfm.dask._merge import Layout, merge
+from freqfm.estimators.fm.targets import RunningBaseScore
 from freqfm.estimators.fm.trainer import FMTrainer
 
 
@@ -33,20 +34,17 @@ class ShardedRows(NamedTuple):
 
     def count_tokens(self):
         """Return the weight of the rows that hold each token."""
-        counts = self.of_shards(_shards.count_tokens, self.fold)
-        return self.cluster.gather(
-            self.cluster.submit(_shards.add, *counts, on=self.homes[0])
-        ).copy()
+        counts = self.of_shards(_shards.Shard.count_tokens, self.fold)
+        return self.cluster.gather(self.cluster.submit(sum, counts, on=self.homes[0])).copy()
 
     def target_sums(self, loss, of_classes):
         """Return the sums of each output's targets, see ``RunningBaseScore``."""
-        sums = self.cluster.gather(self.of_shards(_shards.target_sums, self.fold))
-        if len(sums) == 1:
-            return sums[0].copy()
-        samples = self.of_shards(_shards.some_targets, self.fold, len(self.shards))
-        scores = _shards.pooled_base_scores(self.cluster.gather(samples), loss, of_classes)
-        total = np.sum(sums, axis=0)
-        total[:, 2] = scores
+        sums = self.cluster.gather(self.of_shards(_shards.Shard.target_sums, self.fold))
+        total = sums[0].copy()
+        for of_shard in sums[1:]:
+            for of_output, added in zip(total, of_shard, strict=True):
+                base = RunningBaseScore(loss, of_classes, of_output)
+                base.add_sums(*added[:2], lambda of_shard=added[2]: of_shard)
         return total
 
 

@@ -230,7 +230,7 @@ def test_r2_of_all_shards_with_constant_targets_in_one():
         assert _shards.score_of([(4, error, 4.0, 3.0, 0.0)], False) == score
 
 
-def test_rows_of_a_shard_are_held_out_and_shared_out_at_random(clicks, monkeypatch):
+def test_rows_of_a_shard_are_held_out_and_shared_out_at_random(clicks):
     X, y = clicks
     raw = _shards.RawRows(X, y, None)
     shard = _shards.Shard(raw, FMClassifier(3), 7, np.array([0, 1]))
@@ -239,8 +239,5 @@ def test_rows_of_a_shard_are_held_out_and_shared_out_at_random(clicks, monkeypat
     assert [len(part) for part in parts] == [15] * 4
     assert_array_equal(np.sort(np.concatenate(parts)), np.arange(60))
     assert all((np.diff(part) > 1).any() for part in parts)
-    monkeypatch.setattr(_shards, "_TARGETS", 10)
-    targets, weights = _shards.some_targets(shard, None, 2)
-    assert targets.shape == (1, 5) and weights.shape == (5,)
     rows = _trainer.ShardedRows(None, [], [], 1, [30, 50, 40])
     assert rows.n_trained == 50

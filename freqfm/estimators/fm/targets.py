@@ -522,31 +522,30 @@ class RunningBaseScore:
 
     def add(self, target, weight):
         """Add a chunk's targets; return by how much the score changes."""
+        before = self._sums[2]
+        self.add_sums(
+            (target * weight).sum(),
+            weight.sum(),
+            lambda: base_score(self._loss, False, target, weight),
+        )
+        return self._sums[2] - before
+
+    def add_sums(self, total, weight, score):
+        """Add a chunk by its sums of targets and of weights, and a function that has its score."""
         sums = self._sums
-        before = sums[2]
-        sums[0] += (target * weight).sum()
-        sums[1] += weight.sum()
-        sums[2] = self._score(target, weight)
-        return sums[2] - before
+        sums[:2] += total, weight
+        if self._of_classes:
+            self.update()
+        elif sums[1] > 0:
+            known = self._loss.base_score(np.array([sums[0] / sums[1]]), sums[1:2].copy())
+            if known is None:
+                known = sums[2] + (score() - sums[2]) * (weight / sums[1])
+            sums[2] = known
 
     def update(self):
         """Set the score of classes from the sums."""
-        self._sums[2] = self._score_of_classes()
-
-    def _score(self, target, weight):
-        total, n, before = self._sums
-        if self._of_classes:
-            return self._score_of_classes()
-        if n == 0:
-            return before
-        known = self._loss.base_score(np.array([total / n]), np.array([n]))
-        if known is not None:
-            return known
-        of_chunk = base_score(self._loss, False, target, weight)
-        return before + (of_chunk - before) * (weight.sum() / n)
-
-    def _score_of_classes(self):
         total, n, _ = self._sums
         weights = np.array([n - total, total])
         occurs = weights > 0
-        return base_score(self._loss, True, np.array([0.0, 1.0])[occurs], weights[occurs])
+        classes = np.array([0.0, 1.0])[occurs]
+        self._sums[2] = base_score(self._loss, True, classes, weights[occurs])
