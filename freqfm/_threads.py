@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import threading
+from types import SimpleNamespace
 
 import joblib
 import numba
@@ -48,64 +49,38 @@ def _controller():
     return controller
 
 
-class _BlasLimit:
-    """The limit that blocks of several threads share; the last of them lifts it.
-
-    Each with a limit of its own would end with what it found, which may be another's limit: BLAS
-    would keep one thread, or use several inside a block.
-    """
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._n_blocks = 0
-        self._limit = None
-        self._own = threading.local()
-
-    def begin(self):
-        """Limit BLAS to one thread."""
-        begun = False
-        try:
-            with hold_signals(), self._lock:
-                if self._limit is None:
-                    self._limit = _controller().limit(limits=1, user_api="blas")
-                self._n_blocks += 1
-                self._own.n_blocks = self._count_own() + 1
-                begun = True
-        except BaseException:
-            # A signal that was held has interrupted the caller before its block.
-            if begun:
-                self.end()
-            raise
-
-    def end(self):
-        """Lift the limit, unless other blocks are still running."""
-        with hold_signals(), self._lock:
-            self._n_blocks -= 1
-            self._own.n_blocks -= 1
-            if self._n_blocks == 0:
-                self._limit.restore_original_limits()
-                self._limit = None
-
-    def forget_others(self):
-        """Do without the blocks of other threads, which a forked child does not have."""
-        self._lock = threading.Lock()
-        self._n_blocks = self._count_own()
-
-    def _count_own(self):
-        return getattr(self._own, "n_blocks", 0)
-
-
-_limit = _BlasLimit()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_limit.forget_others)
+# The limit that blocks of several threads share; the last of them lifts it. Each with a limit of
+# its own would end with what it found, which may be another's limit: BLAS would keep one thread, or
+# use several inside a block.
+_blas = SimpleNamespace(lock=threading.Lock(), n_blocks=0, limit=None)
 
 
 @contextlib.contextmanager
 def single_threaded_blas():
     """Context manager in which BLAS uses only the calling thread."""
-    _limit.begin()
+    begun = False
     try:
+        with hold_signals(), _blas.lock:
+            if _blas.n_blocks == 0:
+                _blas.limit = _controller().limit(limits=1, user_api="blas")
+            _blas.n_blocks += 1
+            begun = True
         yield
     finally:
-        _limit.end()
+        if begun:
+            with hold_signals(), _blas.lock:
+                _blas.n_blocks = max(0, _blas.n_blocks - 1)
+                if _blas.n_blocks == 0:
+                    _blas.limit.restore_original_limits()
+
+
+def _lift_limit():
+    """Do without all blocks in a forked child, which does not have the threads of others."""
+    _blas.lock = threading.Lock()
+    if _blas.n_blocks > 0:
+        _blas.n_blocks = 0
+        _blas.limit.restore_original_limits()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lift_limit)
