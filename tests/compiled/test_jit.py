@@ -241,15 +241,8 @@ def stats():
     }
 
 
-def use_distance():
-    # Calls of threads that share much, but are too few to be compared.
-    with Team(2, sharing=True) as pair:
-        pair.run(lambda rank, size, barrier: None)
-
-
 with event.install_recorder("numba:compile") as recorder:
     use_everything()
-    use_distance()
     use_recommenders()
     use_samplers()
     use_least_squares()
