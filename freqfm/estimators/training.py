@@ -519,12 +519,13 @@ class FitCallbacks:
             self._end(self._context)
 
     def _end(self, context):
-        self._task.pull()
-        return context.call_on_fit_task_end(
-            estimator=self._estimator,
-            reconstruction_attributes=self._task.attributes,
-            **self._data,
-        )
+        with release_signals():
+            self._task.pull()
+            return context.call_on_fit_task_end(
+                estimator=self._estimator,
+                reconstruction_attributes=self._task.attributes,
+                **self._data,
+            )
 
 
 def check_progress(learned, *more):

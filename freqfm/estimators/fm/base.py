@@ -363,8 +363,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         del task
         if refits:
             refit(self, lambda new: self._begin(all_rows, optimizer, new), callbacks, in_refit)
-        with release_signals():
-            callbacks.end_fit()
+        callbacks.end_fit()
 
     def _fit_stream(self, stream, given, trial, unfinished, reset):
         """Fit to a stream; ``given`` are the other arguments of ``fit``."""
@@ -389,8 +388,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             phase = self._phase(survey.n_rows, validation is not None)
             phase = phase._replace(restores=task.restores)
         train(task, phase, trial, callbacks)
-        with release_signals():
-            callbacks.end_fit()
+        callbacks.end_fit()
 
     def _validation_of_stream(self, y, sample_weight, X_val, y_val, sample_weight_val):
         """Return the validation rows of a fit on a stream: a stream, a chunk or None."""

@@ -214,8 +214,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             if refits:
                 least = min(components.max_iter, _LEAST_EPOCHS)
                 refit(self, lambda new: self._begin_refit(X, new), callbacks, in_refit, least)
-            with release_signals():
-                callbacks.end_fit()
+            callbacks.end_fit()
         return self
 
     def partial_fit(self, X, y=None):

@@ -347,8 +347,7 @@ class Word2Vec(
                 decays = self.schedule == "linear"
                 trainer = self._trainer_of(optimizer, corpus, decays)
             train(trainer, Phase(int(self.max_iter)), trial, callbacks)
-            with release_signals():
-                callbacks.end_fit()
+            callbacks.end_fit()
         return self
 
     def fit_transform(self, X, y=None):
