@@ -1,12 +1,14 @@
 """Base class of estimators on a cluster: a client, shards, lazy results, ``to_local``."""
 
 import copy
-import inspect
 import pickle
+from dataclasses import dataclass
 from numbers import Integral
+from typing import ClassVar
 
 import dask
 import dask.array as da
+import distributed
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval
@@ -21,36 +23,7 @@ from freqfm.dask._cluster import (
     partitions_of,
 )
 
-__all__ = ["CONSTRAINTS", "OPTIONS", "OnCluster", "with_options"]
-
-# Parameters that plain estimators do not have.
-OPTIONS = {"client": None, "n_shards": None, "n_merges": 4}
-CONSTRAINTS = {
-    "client": "no_validation",
-    "n_shards": [Interval(Integral, 1, None, closed="left"), None],
-    "n_merges": [Interval(Integral, 1, None, closed="left")],
-}
-
-
-def with_options(local):
-    """Return the constructor of a plain estimator with the options of a cluster added.
-
-    scikit-learn reads its parameters from the signature.
-    """
-    signature = inspect.signature(local.__init__)
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
-        for name, value in OPTIONS.items()
-    ]
-
-    def __init__(self, *args, client=None, n_shards=None, n_merges=4, **params):
-        local.__init__(self, *args, **params)
-        self.client, self.n_shards, self.n_merges = client, n_shards, n_merges
-
-    parameters = [*signature.parameters.values(), *options]
-    __init__.__signature__ = signature.replace(parameters=parameters)
-    return __init__
-
+__all__ = ["OnCluster"]
 
 # Bytes of a model that goes with a graph of predictions, through the scheduler, so that no worker's
 # death loses it. Dask warns of graphs of 10 MB.
@@ -60,12 +33,23 @@ _LARGEST_IN_GRAPHS = 8_000_000
 _OF_CALLS = ("_skl_callbacks", "_callback_fit_ctx", "_parent_callback_ctx", "_unfinished")
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OnCluster:
-    """Base class of estimators on a cluster; a mixin before the plain estimator."""
+    """Base class of estimators on a cluster; a mixin before the plain estimator.
 
-    #: The plain estimator, and its class on workers.
-    _local: type
-    _on_workers: type
+    A class has its plain estimator, ``_local``, and that of workers, ``_on_workers``.
+    """
+
+    _parameter_constraints: ClassVar = {
+        "client": "no_validation",
+        "n_shards": [Interval(Integral, 1, None, closed="left"), None],
+        "n_merges": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    client: distributed.Client | None = None
+    n_shards: int | None = None
+    n_merges: int = 4
+
     #: Attributes that a client belongs to: neither copied nor pickled.
     _of_client = ()
 
@@ -108,7 +92,7 @@ class OnCluster:
         learned = {name: value for name, value in vars(self).items() if name not in params}
         for name in (*_OF_CALLS, *self._of_client):
             learned.pop(name, None)
-        model = kind(**{name: value for name, value in params.items() if name not in OPTIONS})
+        model = self._new(kind)
         vars(model).update(copy.deepcopy(learned))
         return model
 
@@ -144,6 +128,11 @@ class OnCluster:
         groups = np.array_split(np.arange(n_partitions), n_shards)
         homes = cluster.homes([[parts["X"][i] for i in group] for group in groups])
         return cluster, cluster.collected(function, parts, groups, homes), homes
+
+    def _new(self, kind):
+        """Return an unfitted estimator of another class with the parameters that this one has."""
+        params = self.get_params(deep=False)
+        return kind(**{name: params[name] for name in kind._get_param_names()})
 
     def _take_features(self, found, reset):
         """Compare the features of all shards, and with those of the model to continue.

@@ -1,11 +1,13 @@
 """Factorization machines on a Dask cluster."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.validation import draw_seed
 from freqfm.dask import _shards
-from freqfm.dask._base import CONSTRAINTS, OPTIONS, OnCluster, with_options
+from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import aligned_partitions
 from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows
 from freqfm.estimators.fm import deepfm, plain, rafm
@@ -52,8 +54,7 @@ class ShardedFM(OnCluster):
 
     def _checked_shards(self, cluster, raw, homes, facts, reset):
         """Return futures of the shards; set the classes of a new model."""
-        params = self.get_params(deep=False)
-        model = self._local(**{k: v for k, v in params.items() if k not in OPTIONS})
+        model = self._new(self._local)
         model.random_state = 0
         known = None
         if self._of_classes:
@@ -301,10 +302,11 @@ def estimator(local, target="y"):
 
     def complete(found):
         found._local = found._on_workers = local
-        found.__init__ = with_options(local)
-        found._parameter_constraints = {**local._parameter_constraints, **CONSTRAINTS}
+        found._parameter_constraints = (
+            local._parameter_constraints | OnCluster._parameter_constraints
+        )
         found.__doc__ = _NOTE.format(name=local.__name__, summary=found.__doc__, target=target)
-        return found
+        return dataclass(eq=False, repr=False, kw_only=True)(found)
 
     return complete
 

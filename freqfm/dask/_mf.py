@@ -1,5 +1,6 @@
 """Matrix factorization on a Dask cluster: users stay on their workers, items are merged."""
 
+from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from scipy import sparse
 from freqfm._input.rows import stack_rows, take_rows
 from freqfm._messages import shown
 from freqfm.dask import _users
-from freqfm.dask._base import CONSTRAINTS, OnCluster, with_options
+from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import Cluster, partitions_of
 from freqfm.dask._shards import seed_of
 from freqfm.dask._trainer import Sharded
@@ -155,6 +156,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         return float(np.average(scores, weights=n_users))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MFRecommender(OnCluster, mf.MFRecommender):
     """Matrix factorization with ranking losses, trained on a Dask cluster.
 
@@ -221,9 +223,10 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     _local, _on_workers = mf.MFRecommender, _users.WorkerModel
     _of_client = ("_interactions",)
     _records = _users.WorkerModel._records
-    _parameter_constraints = {**mf.MFRecommender._parameter_constraints, **CONSTRAINTS}
+    _parameter_constraints = (
+        mf.MFRecommender._parameter_constraints | OnCluster._parameter_constraints
+    )
     _has_all_interactions = False
-    __init__ = with_options(mf.MFRecommender)
 
     # Training.
 
