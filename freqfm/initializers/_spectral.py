@@ -1,19 +1,18 @@
 """Initial directions of users and items: singular vectors of their interactions."""
 
 import numpy as np
+from sklearn.utils.extmath import randomized_svd
 
-from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER, replaced
+from freqfm._input.rows import csr_of, with_one_index_type
+from freqfm._input.validation import draw_seed
 from freqfm._threads import single_threaded_blas
 from freqfm.initializers._base import Initializer
 from freqfm.initializers._random import XavierUniform
 
 __all__ = ["Spectral"]
 
-# More singular vectors than wanted are iterated: the last ones converge slowly.
-_MORE = 10
-
-# Directions of less than this share of the largest norm are rounding errors.
+# Singular values, and rows, of less than this share of the largest are rounding errors.
 _NEGLIGIBLE = 1e-6
 
 
@@ -110,59 +109,24 @@ class Spectral(Initializer):
 
     def directions(self, X, n_components, generator, n_threads):
         """Return singular vectors, see :class:`Initializer`."""
-        graph = backends.get().propagation(X, n_threads)
+        degrees = np.bincount(X.indices, minlength=X.shape[1])
+        lengths = np.diff(X.indptr)
+        values = 1 / np.sqrt(np.repeat(lengths, lengths) * degrees[X.indices])
+        graph = with_one_index_type(csr_of(values.astype(np.float32), X.indices, X.indptr, X.shape))
         with single_threaded_blas():
-            vectors = _singular_vectors(graph, X.shape, n_components, generator, self.n_iter)
-        for table in vectors:
+            users, values, items = randomized_svd(
+                graph,
+                min(n_components, *X.shape),
+                n_iter=self.n_iter,
+                power_iteration_normalizer="QR",
+                random_state=draw_seed(generator),
+            )
+        roots = np.sqrt(np.where(values > _NEGLIGIBLE * values[0], values, 0))
+        missing = (0, 0), (0, n_components - len(roots))
+        directions = {}
+        for side, vectors in (("user", users), ("item", items.T)):
+            table = np.pad(vectors * roots, missing).astype(np.float32)
             lengths = np.linalg.norm(table, axis=1, keepdims=True)
-            table /= np.where(lengths > _NEGLIGIBLE * lengths.max(initial=0), lengths, np.inf)
-        return dict(zip(("user", "item"), vectors, strict=True))
-
-
-def _singular_vectors(graph, shape, n_components, generator, n_iter):
-    """Return leading left and right singular vectors times the roots of the singular values.
-
-    By subspace iteration. Components beyond the rank are zeros.
-
-    Parameters
-    ----------
-    graph : object
-        See ``Backend.propagation``.
-    shape : tuple of int
-        Numbers of users and items.
-    n_components : int
-    generator : numpy.random.Generator
-    n_iter : int
-    """
-    width = min(n_components + _MORE, *shape)
-    items = _orthonormal(generator.standard_normal((shape[1], width), dtype=np.float32))
-    for _ in range(n_iter):
-        users = _orthonormal(_product(graph, shape, "user", items))
-        items = _orthonormal(_product(graph, shape, "item", users))
-    users = _product(graph, shape, "user", items)
-    values, rotation = np.linalg.eigh(users.T @ users)
-    # The squares of the singular values, the largest first.
-    order = np.argsort(-values, kind="stable")[:n_components]
-    squares, rotation = values[order], rotation[:, order]
-    roots = np.where(squares > _NEGLIGIBLE * squares[0], squares, 0) ** np.float32(0.25)
-    tables = users @ (rotation / np.where(roots > 0, roots, np.inf)), items @ (rotation * roots)
-    missing = n_components - len(order)
-    return [np.pad(table, ((0, 0), (0, missing))) for table in tables]
-
-
-def _product(graph, shape, side, table):
-    """Return the product of the matrix, or of its transpose, and a table."""
-    n_users, n_items = shape
-    none, width = np.zeros(0, dtype=np.int64), table.shape[1]
-    if side == "user":
-        base = np.zeros((n_users, width), dtype=np.float32)
-        return 2 * graph.mean(base, table, 1, wanted=(np.arange(n_users), none))[0]
-    base = np.zeros((n_items, width), dtype=np.float32)
-    return 2 * graph.mean(table, base, 1, wanted=(none, np.arange(n_items)))[1]
-
-
-def _orthonormal(table):
-    """Return an orthonormal basis of the columns; zeros for linearly dependent columns."""
-    values, rotation = np.linalg.eigh(table.T @ table)
-    kept = values > _NEGLIGIBLE * values[-1:]
-    return table @ (rotation / np.sqrt(np.where(kept, values, np.inf)))
+            kept = lengths > _NEGLIGIBLE * lengths.max(initial=0)
+            directions[side] = table / np.where(kept, lengths, np.inf)
+        return directions
