@@ -14,8 +14,8 @@ def shown_progress(verbose, epoch, last):
     Parameters
     ----------
     verbose : int
-        0 shows nothing. 1 shows a bar in a terminal or notebook if rich is installed, else a line
-        for each epoch. 2 and more show lines.
+        1 shows a bar in a terminal or notebook if rich is installed, else a line for each epoch. 2
+        and more show lines.
     epoch : int
         Number of epochs trained before.
     last : int
@@ -31,10 +31,8 @@ def shown_progress(verbose, epoch, last):
         if bar is not None:
             stack.callback(bar.draw)
             yield bar.show
-        elif verbose:
-            yield lambda epoch, text: print(f"epoch {epoch:3d}/{last}  {text}")
         else:
-            yield lambda epoch, text: None
+            yield lambda epoch, text: print(f"epoch {epoch:3d}/{last}  {text}")
 
 
 class _Bar:

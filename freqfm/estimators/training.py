@@ -254,7 +254,11 @@ class EpochLoop:
         phase, n_before, started = self.phase, self.epoch, time.perf_counter()
         last = self.task.snapshot() if phase.restores else Snapshot([])
         n_epochs = self._first_epoch + phase.n_epochs
-        with shown_progress(self.estimator.verbose, n_before, n_epochs) as show:
+        verbose = self.estimator.verbose
+        progress = (
+            shown_progress(verbose, n_before, n_epochs) if verbose else contextlib.nullcontext()
+        )
+        with progress as show:
             while not self.is_over():
                 last.save()
                 try:
@@ -274,8 +278,9 @@ class EpochLoop:
                 if callbacks:
                     callbacks.save(self)
                 with release_signals():
-                    seconds = time.perf_counter() - started
-                    show(self.epoch, self._report(seconds, seconds / (self.epoch - n_before)))
+                    if show:
+                        seconds = time.perf_counter() - started
+                        show(self.epoch, self._report(seconds, seconds / (self.epoch - n_before)))
                     if callbacks and callbacks.end_epoch():
                         break
         with _discarding(trial):

@@ -1,5 +1,6 @@
 """Item-based nearest neighbours: items that the same users have, without training."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 
 import numpy as np
@@ -15,6 +16,7 @@ from freqfm.estimators.training import attempt
 __all__ = ["ItemKNNRecommender"]
 
 
+@dataclass(eq=False, repr=False)
 class ItemKNNRecommender(BaseRecommender):
     """Item-based nearest neighbours: the score of an item is its similarity to the user's items.
 
@@ -98,7 +100,7 @@ class ItemKNNRecommender(BaseRecommender):
     # Predictions are sparse products, of the CPU.
     device = "cpu"
 
-    _parameter_constraints: dict = {
+    _parameter_constraints = {
         "n_neighbors": POSITIVE_INTEGER,
         "weighting": [StrOptions({"cosine", "tfidf", "bm25"})],
         "bm25_k1": NON_NEGATIVE,
@@ -107,22 +109,13 @@ class ItemKNNRecommender(BaseRecommender):
         "n_jobs": [Integral, None],
     }
 
-    def __init__(
-        self,
-        n_neighbors: int = 200,
-        *,
-        weighting: str = "bm25",
-        bm25_k1: float = 1.2,
-        bm25_b: float = 0.75,
-        n_recommendations: int = 10,
-        n_jobs: int | None = None,
-    ):
-        self.n_neighbors = n_neighbors
-        self.weighting = weighting
-        self.bm25_k1 = bm25_k1
-        self.bm25_b = bm25_b
-        self.n_recommendations = n_recommendations
-        self.n_jobs = n_jobs
+    n_neighbors: int = 200
+    _: KW_ONLY
+    weighting: str = "bm25"
+    bm25_k1: float = 1.2
+    bm25_b: float = 0.75
+    n_recommendations: int = 10
+    n_jobs: int | None = None
 
     def fit(self, X, y=None):
         """Find the neighbours of all items.
