@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import ZERO, inlined, python_function, subroutine
+from freqfm._numba.jit import ZERO, inlined, python_function
 from freqfm.formulas.rng import random_bits, slot_and_position, unit_interval
 
 # Up to this number, all sums are compared: a few instructions without a branch.
@@ -139,7 +139,7 @@ def prepare_query(proposal, query, numbers, sums):
     """Write to the scratch what the functions below need for a query."""
 
 
-@subroutine
+@inlined
 def draw_negatives(proposal, query, key, ids, log_q, numbers, sums):
     """Draw items for a query into ``ids``, and write their ``log_q``; lists of length 0 have none.
 
