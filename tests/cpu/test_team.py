@@ -515,13 +515,6 @@ def test_one_thread_works_if_no_core_is_free(monkeypatch):
     assert sizes == [(0, 1)]
 
 
-def test_a_team_that_lacks_a_core_is_not_complete(monkeypatch):
-    for free, complete in ((1, False), (2, True)):
-        monkeypatch.setattr(team_module, "free_cores", lambda wanted, free=free: free)
-        with Team(2) as team:
-            assert team.is_complete() is complete
-
-
 def test_the_load_is_read_again_after_a_while(monkeypatch):
     free, sizes = [1, 2], []
     monkeypatch.setattr(team_module, "free_cores", lambda wanted: free.pop(0))
@@ -531,7 +524,7 @@ def test_the_load_is_read_again_after_a_while(monkeypatch):
             team.run(lambda rank, size, barrier: sizes.append(size))
         assert sizes == [1, 1, 1]
         team._known_until = 0.0
-        assert team.is_complete()
+        assert team.run(lambda rank, size, barrier: size) == 2
 
 
 @pytest.mark.skipif(

@@ -215,10 +215,6 @@ class Team:
             raise errors[0]
         return result
 
-    def is_complete(self):
-        """Return whether all threads find a free core."""
-        return self._present_size() == 1 + len(self._workers)
-
     def _present_size(self):
         """Return how many threads find a free core."""
         most = 1 + len(self._workers)

@@ -24,16 +24,12 @@ from freqfm.backends.cpu.fm.prepared import DIGIT_BITS, PreparedBatches, pack_ro
 from freqfm.backends.cpu.fm.rafm import RankedScratch, rafm_score, rafm_train
 from freqfm.backends.cpu.team import Team
 
-# A kernel call trains about so many weights, a tenth of a second's work, before Python may look
-# whether the user has interrupted.
-_WEIGHTS_PER_CALL = 50_000_000
+# A kernel call trains about so many weights, a hundredth of a second's work, before the team looks
+# for free cores again, and Python whether the user has interrupted.
+_WEIGHTS_PER_CALL = 5_000_000
 
 # And about so many multiplications by the weights of towers.
 _PRODUCTS_PER_CALL = 500_000_000
-
-# If some of its threads find no free core, the team looks for one after so many weights, or four
-# times a call. A thread that reads chunks of a stream is done long before the chunk is trained.
-_WEIGHTS_PER_LOOK, _LOOKS_PER_CALL = 2_500_000, 4
 
 # Below so many weights a batch, waiting for other threads costs more than they save.
 _WEIGHTS_PER_BATCH = 16_384
@@ -147,8 +143,6 @@ class FMEpochs(Trainer):
             products = 3 * len(problem.weights[0].tower.weights) * self._batch_size
             most_batches = max(1, _PRODUCTS_PER_CALL // products)
             self._batches_per_call = min(self._batches_per_call, most_batches)
-        per_look = min(self._batches_per_call, self._n_batches) // _LOOKS_PER_CALL
-        self._batches_per_look = max(1, per_look, _WEIGHTS_PER_LOOK // per_batch)
         mean_length = problem.X.nnz / problem.X.shape[0]
         small = self._batch_size * mean_length * per_entry < _WEIGHTS_PER_BATCH
         n_threads = 1 if small else n_threads
@@ -230,17 +224,13 @@ class FMEpochs(Trainer):
             if self._turns:
                 target, trained = self._turns
                 self._problem.rows.samples["target"][:-1] = target[k, trained]
-            first, of_output = 0, 0.0
-            while first < self._n_batches:
-                per_call = self._batches_per_call
-                if not self._team.is_complete():
-                    per_call = self._batches_per_look
-                last = min(first + per_call, self._n_batches)
+            of_output = 0.0
+            for first in range(0, self._n_batches, self._batches_per_call):
+                last = min(first + self._batches_per_call, self._n_batches)
                 span = BatchRange(epoch, first, last, n_steps + first, of_output)
                 of_output = self._team.run(
                     self._kernel, self._problem, span, weights, state, self._scratch
                 )
-                first = last
             loss += of_output
         return loss
 
