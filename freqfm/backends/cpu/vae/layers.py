@@ -52,7 +52,7 @@ _SOON = 8
 N_CHUNKS = 16
 
 
-class Batch(NamedTuple):
+class Queries(NamedTuple):
     """The queries of a batch and their positives."""
 
     queries: np.ndarray  #: (B, d), float32
@@ -276,7 +276,7 @@ def full_softmax(rank, size, barrier, batch, move, scratch, result):
 
     Parameters
     ----------
-    batch : Batch
+    batch : Queries
     move : Move
         Of the table of the items.
     scratch : FullScratch
@@ -404,7 +404,7 @@ def sampled_softmax(rank, size, barrier, batch, move, scratch, result):
 
     Parameters
     ----------
-    batch : Batch
+    batch : Queries
     move : Move
         Of the table of the items.
     scratch : SampledScratch

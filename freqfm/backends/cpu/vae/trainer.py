@@ -10,9 +10,9 @@ from freqfm.backends.cpu.training import TableTrainer
 from freqfm.backends.cpu.vae.layers import (
     N_CHUNKS,
     TILE,
-    Batch,
     FullScratch,
     Move,
+    Queries,
     Result,
     SampledScratch,
     catch_up_rows,
@@ -115,7 +115,7 @@ class AutoencoderTrainer(TableTrainer):
 
     def step_items(self, queries, histories, totals, scale, step, stream, drawn=None):
         """Move the items by a softmax; return the gradient by the queries, and the losses."""
-        batch = Batch(queries, histories, totals, scale, self._problem.n_unit)
+        batch = Queries(queries, histories, totals, scale, self._problem.n_unit)
         result = Result(np.empty_like(queries), np.empty(len(queries)))
         move = self._move(self._items, step)
         if self._draws is None:
