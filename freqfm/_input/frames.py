@@ -62,7 +62,7 @@ def to_numpy(column):
     missing = np.asarray(column.isna() if hasattr(column, "isna") else column.is_null())
     # Of Polars, not NumPy's strings, which drop trailing NUL characters.
     is_text = str(dtype_of(column)) == "String"
-    values = np.array(column.to_list(), dtype=object) if is_text else column.to_numpy()
+    values = np.array(column.to_list(), dtype=object) if is_text else np.asarray(column)
     if missing.any():
         # Undo conversions by NumPy, such as integers with gaps that became floats with NaN.
         values = values.astype(object)

@@ -26,8 +26,12 @@ def as_strings():
     return np.array(ROWS)
 
 
+def as_batch():
+    return frame("pyarrow").to_batches()[0]
+
+
 @pytest.mark.parametrize(
-    "make", [lambda: ROWS, lambda: tuple(ROWS), as_lists, as_objects, as_strings, *FRAMES]
+    "make", [lambda: ROWS, lambda: tuple(ROWS), as_lists, as_objects, as_strings, as_batch, *FRAMES]
 )
 def test_every_table_gives_the_same_model(make):
     X = frame(make) if isinstance(make, str) else make()
