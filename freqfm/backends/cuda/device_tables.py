@@ -35,10 +35,8 @@ class DeviceTables:
         self._tables, self._copies = {}, {}
         self.idle = rule.catch_up == CATCH_UP_NONE
         integers, floats = device.empty(1, np.int32), device.empty((1, 1), np.float32)
-        table, touched = (
-            DeviceTable(floats, floats[0], floats, floats, integers),
-            Touched(*[integers] * 3),
-        )
+        table = DeviceTable(floats, floats[0], floats, floats, integers)
+        touched = Touched(integers, integers, integers)
         self.nothing = Side(table, touched, integers, floats[0], floats, 0)
 
     def __getitem__(self, name):

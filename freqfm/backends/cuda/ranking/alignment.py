@@ -112,10 +112,10 @@ def compare_sides(group, s, args):
     """Write the cosines of the rows of a panel and all rows of a side."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
-    shape, units, columns = (last - first, batch.n_rows), scratch.units, scratch.columns
-    product_of_rows(group, units[0], first, columns[0], shape, scratch.cosines[0])
-    others = behind(group, n_tiles(group, shape[0], shape[1]))
-    product_of_rows(others, units[1], first, columns[1], shape, scratch.cosines[1])
+    shape, tiles = (last - first, batch.n_rows), n_tiles(group, last - first, batch.n_rows)
+    for side in range(2):
+        units, columns, cosines = scratch.units[side], scratch.columns[side], scratch.cosines[side]
+        product_of_rows(behind(group, side * tiles), units, first, columns, shape, cosines)
 
 
 @inlined
@@ -144,11 +144,11 @@ def sum_sides(group, s, args):
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
     shape, n = (last - first, scratch.units.shape[2]), batch.n_rows
-    cosines, units, parts = scratch.cosines, scratch.units, scratch.parts
-    product_in_parts(group, cosines[0], units[0], n, shape, parts[0], True)
-    n_parts, _ = parts_of(n, parts[0])
-    others = behind(group, n_parts * n_tiles(group, shape[0], shape[1]))
-    product_in_parts(others, cosines[1], units[1], n, shape, parts[1], True)
+    n_parts, _ = parts_of(n, scratch.parts[0])
+    tasks = n_parts * n_tiles(group, shape[0], shape[1])
+    for side in range(2):
+        cosines, units, parts = scratch.cosines[side], scratch.units[side], scratch.parts[side]
+        product_in_parts(behind(group, side * tasks), cosines, units, n, shape, parts, True)
 
 
 @inlined
