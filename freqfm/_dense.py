@@ -6,15 +6,6 @@ compute in the precision of their arguments.
 
 import numpy as np
 
-__all__ = [
-    "ACTIVATIONS",
-    "apply_hidden",
-    "apply_layer",
-    "draw_layer",
-    "hidden_gradients",
-    "layer_gradients",
-]
-
 # Each entry is the function, and its derivative in terms of its value.
 ACTIVATIONS = {
     "tanh": (np.tanh, lambda value: 1 - value * value),

@@ -10,8 +10,6 @@ import os
 import signal
 import threading
 
-__all__ = ["hold_signals", "release_signals"]
-
 # SIGINT is restored last, so that a second Ctrl-C finds everything restored.
 _SIGNALS = [
     getattr(signal, name)

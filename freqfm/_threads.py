@@ -15,8 +15,6 @@ from scipy.linalg import blas  # its import loads the BLAS that the controller l
 from freqfm._memory import check_room
 from freqfm._signals import hold_signals
 
-__all__ = ["available_threads", "cores", "single_threaded_blas"]
-
 # Memory that the BLAS of NumPy and of SciPy allocate when they first multiply matrices that are not
 # tiny. They do it while there is room: OpenBLAS ends the process, or waits forever, if it cannot.
 _MEGABYTES, _WIDTH = 72, 256

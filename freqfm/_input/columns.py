@@ -3,8 +3,6 @@
 import re
 from numbers import Integral
 
-__all__ = ["is_count", "is_rating", "only_numbered", "role_of"]
-
 # Names in lower case, without separators.
 _RATINGS = ["rating", "score", "stars", "overall"]
 _NAMES = {

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["as_native", "dtype_of", "is_frame", "is_lazy", "open_frame", "to_numpy"]
-
 
 def is_frame(X):
     """Return whether X is a DataFrame or a table of pyarrow, with named columns."""

@@ -9,8 +9,6 @@ import numpy as np
 from freqfm._input.ids import check_exact, unique_codes
 from freqfm._messages import shown
 
-__all__ = ["are_times", "time_ranks"]
-
 # Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
 _TIMES = 1e7, 1e19
 

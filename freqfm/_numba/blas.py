@@ -13,8 +13,6 @@ from numba.extending import get_cython_function_address, intrinsic
 
 from freqfm._numba.jit import JIT_DISABLED, inlined
 
-__all__ = ["add_product", "add_product_of_transposed", "product_with_transposed"]
-
 # A fixed name for scipy's sgemm, under which cached code finds it in every process.
 binding.add_symbol("freqfm_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
 

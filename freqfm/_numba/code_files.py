@@ -18,8 +18,6 @@ from freqfm._numba.code_cache import PACKAGE, Fingerprint, cache_directory, chec
 from freqfm._signals import hold_signals
 from freqfm._warnings import warn_user
 
-__all__ = ["KernelCache", "file_name", "keep_on_disk", "load", "save"]
-
 # Most memory for the machine code of a kernel, and for numba with the first kernel.
 _MEGABYTES = 24
 

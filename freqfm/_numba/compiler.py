@@ -28,8 +28,6 @@ from freqfm._numba.extremes import with_own_extremes
 from freqfm._numba.jit import inlined
 from freqfm._signals import hold_signals
 
-__all__ = ["compile_kernel", "inner_function"]
-
 
 class _Lower(Lower):
     """Writes LLVM code with fewer variables in memory.

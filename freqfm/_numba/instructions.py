@@ -11,8 +11,6 @@ from numba.extending import intrinsic
 
 from freqfm._numba.jit import JIT_DISABLED
 
-__all__ = ["atomic_add", "atomic_load", "count_bits", "pause", "sleep"]
-
 
 def _publish_sleep():
     """Make the system's sleep callable from compiled code under one name."""

@@ -24,30 +24,11 @@ from freqfm._numba.code_cache import (
     PACKAGE,
     Fingerprint,
     cache_directory,
-    checked_directory,
     is_of_library,
     names_used,
 )
 from freqfm._numba.extremes import with_own_extremes
 from freqfm._warnings import warn_once, warn_user
-
-__all__ = [
-    "FASTMATH",
-    "JIT_DISABLED",
-    "KERNELS",
-    "announce",
-    "announced_compilation",
-    "as_python",
-    "cache_directory",
-    "checked_directory",
-    "fingerprint_of",
-    "inlined",
-    "kernel",
-    "python_function",
-    "specialised",
-    "subroutine",
-    "translated",
-]
 
 # Sums may be reordered, so that loops vectorise; NaN and infinity keep their meaning, because
 # the training loop must see them.

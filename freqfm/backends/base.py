@@ -17,35 +17,6 @@ from scipy import sparse
 
 from freqfm.formulas import codes
 
-__all__ = [
-    "STORE",
-    "AutoencoderProblem",
-    "Backend",
-    "Batches",
-    "CPUOnlyError",
-    "DeviceUnavailableError",
-    "Exclusions",
-    "FMObjective",
-    "FMProblem",
-    "FMWeights",
-    "FoldInProblem",
-    "Histories",
-    "LeastSquaresProblem",
-    "RankedTables",
-    "RankedTraining",
-    "RankingProblem",
-    "RankingTrainer",
-    "ScoredRows",
-    "Snapshot",
-    "Stream",
-    "Tower",
-    "TowerTraining",
-    "TrainedTable",
-    "Trainer",
-    "UpdateRule",
-    "WordProblem",
-]
-
 
 class DeviceUnavailableError(RuntimeError):
     """The device cannot be used on this machine."""

@@ -11,8 +11,6 @@ from freqfm._messages import shown
 from freqfm._warnings import warn_user
 from freqfm.callbacks import _storage
 
-__all__ = ["Checkpoint", "check_fingerprint", "fingerprint", "resume"]
-
 # Version of the file format.
 _FORMAT = 1
 

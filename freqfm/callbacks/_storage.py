@@ -23,8 +23,6 @@ from sklearn.base import BaseEstimator
 
 from freqfm._messages import cut, shown
 
-__all__ = ["check_place", "digest", "load", "save"]
-
 # Modules that classes may be loaded from.
 _MODULES = (
     "freqfm",

@@ -23,8 +23,6 @@ from freqfm.dask._cluster import (
     partitions_of,
 )
 
-__all__ = ["OnCluster"]
-
 # Bytes of a model that goes with a graph of predictions, through the scheduler, so that no worker's
 # death loses it. Dask warns of graphs of 10 MB.
 _LARGEST_IN_GRAPHS = 8_000_000

@@ -13,11 +13,6 @@ import numpy as np
 
 from freqfm._messages import shown
 
-__all__ = [
-    "Cluster", "DataLostError", "SchedulerLostError", "aligned_partitions", "check_matrix",
-    "find_client", "is_frame", "one_block_of_columns", "partitions_of",
-]  # fmt: skip
-
 # Of these, workers need the client's versions: bits depend on them.
 _SAME_VERSIONS = ("freqfm", "numpy", "numba")
 

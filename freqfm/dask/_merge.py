@@ -6,11 +6,6 @@ import numpy as np
 
 from freqfm.formulas import codes
 
-__all__ = [
-    "LARGEST", "MEANS", "SUMS", "WEIGHTS", "Layout", "Piece", "Table", "TableLayout", "is_summed",
-    "merge",
-]  # fmt: skip
-
 # How a table is merged; ``share`` is a shard's part of the occurrences of a row since the last
 # merge, and sums are over shards.
 WEIGHTS = "weights"  # w + sum f(share) (w_m - w), with f the square root

@@ -15,8 +15,6 @@ from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
 from freqfm.estimators.fm.targets import check_labels
 
-__all__ = ["RoundTrainer", "Shard", "ShardTrainer", "collect", "describe", "predicted"]
-
 
 class RawRows(NamedTuple):
     """Rows of a shard as the user gave them."""

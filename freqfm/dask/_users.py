@@ -16,11 +16,6 @@ from freqfm.estimators.recommenders.gradient import Known, TrainingState
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 
-__all__ = [
-    "ItemLayout", "RemoteHistory", "UserTrainer", "WorkerModel", "collect_users", "count",
-    "describe", "hash_interactions", "ndcg_sums", "of_some_users", "user_arrays",
-]  # fmt: skip
-
 
 class Users(NamedTuple):
     """The users of a shard."""

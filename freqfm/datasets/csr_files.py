@@ -20,8 +20,6 @@ from freqfm._input.validation import (
 )
 from freqfm._messages import cut, shown
 
-__all__ = ["load_csr", "save_csr", "slice_csr"]
-
 _FORMAT = "freqfm csr 1"
 _HEADER = "header.json"
 

@@ -26,8 +26,6 @@ from freqfm._input.validation import check_flag, check_integer
 from freqfm._messages import cut, shown
 from freqfm._versions import VersionStamp
 
-__all__ = ["IncrementalOneHotEncoder"]
-
 
 @dataclass(eq=False, repr=False)
 class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):

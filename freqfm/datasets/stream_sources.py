@@ -13,8 +13,6 @@ from freqfm.datasets import criteo
 from freqfm.datasets._lines import as_paths
 from freqfm.datasets.libfm import read_blocks
 
-__all__ = ["as_pandas", "as_strings", "criteo_parts", "libfm_parts", "parquet_parts"]
-
 
 def _find_columns(names, target, features, sample_weight):
     """Return the names of the features, and those of the target and of the weights if any."""

@@ -28,8 +28,6 @@ from freqfm.datasets import stream_sources
 from freqfm.datasets.csr_files import load_csr, slice_csr
 from freqfm.datasets.one_hot import IncrementalOneHotEncoder
 
-__all__ = ["RowStream"]
-
 # Default number of rows of a chunk.
 _CHUNK_SIZE = 32_768
 

@@ -7,8 +7,6 @@ from freqfm._messages import cut
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._steps import last_step, steps_of, transform
 
-__all__ = ["as_vector", "label_of", "model_with", "open_axes", "rank_held_out"]
-
 
 def open_axes(ax):
     """Return the axes to draw in and their figure; new ones if ``ax`` is None.

@@ -6,8 +6,6 @@ from freqfm._messages import shown
 from freqfm.displays._common import as_vector, label_of, model_with, open_axes
 from freqfm.model_selection._steps import steps_of, transform
 
-__all__ = ["InteractionStrengthsDisplay"]
-
 
 class InteractionStrengthsDisplay:
     """The strongest interactions of a factorization machine, as bars.

@@ -7,8 +7,6 @@ from freqfm._messages import shown
 from freqfm.displays._common import as_vector, label_of, model_with, open_axes, rank_held_out
 from freqfm.metrics import stratified_ndcg_at_k
 
-__all__ = ["MagnitudePopularityDisplay", "StratifiedNDCGDisplay"]
-
 
 class MagnitudePopularityDisplay:
     """Lengths of vectors against the popularity of the items, users or tokens that they represent.

@@ -16,8 +16,6 @@ from freqfm.metrics._hits import as_csr, find_hits
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection._steps import last_step, transform
 
-__all__ = ["RankingReport"]
-
 _STYLE = """
 .freqfm-report {font: 14px/1.5 system-ui, sans-serif; max-width: 60em; color-scheme: light dark}
 .freqfm-report table {border-collapse: collapse; margin: .5em 0 1.5em}

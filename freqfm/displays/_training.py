@@ -5,8 +5,6 @@ import numpy as np
 from freqfm._messages import shown
 from freqfm.displays._common import as_vector, label_of, model_with, open_axes
 
-__all__ = ["LossCurveDisplay", "TemperatureDisplay"]
-
 _KINDS = ("histogram", "degree")
 
 

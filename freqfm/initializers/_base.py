@@ -6,8 +6,6 @@ import numpy as np
 
 from freqfm._components import Component
 
-__all__ = ["Initializer"]
-
 
 class Initializer(Component):
     """Base class of initializers."""

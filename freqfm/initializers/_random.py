@@ -8,8 +8,6 @@ from sklearn.utils._param_validation import Interval
 from freqfm._components import NON_NEGATIVE
 from freqfm.initializers._base import Initializer
 
-__all__ = ["PRISM", "Normal", "XavierUniform"]
-
 
 class Normal(Initializer):
     """Independent normal numbers of mean zero.

@@ -10,8 +10,6 @@ from freqfm._threads import single_threaded_blas
 from freqfm.initializers._base import Initializer
 from freqfm.initializers._random import XavierUniform
 
-__all__ = ["Spectral"]
-
 # Singular values, and rows, of less than this share of the largest are rounding errors.
 _NEGLIGIBLE = 1e-6
 

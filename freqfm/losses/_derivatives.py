@@ -5,8 +5,6 @@ import numpy as np
 from freqfm._numba.jit import as_python
 from freqfm._warnings import warn_once
 
-__all__ = ["warn_of_wrong_derivatives"]
-
 # Step of the differences, and the error up to which derivatives agree with them, relative to 1 or
 # to the larger of both.
 _STEP, _TOLERANCE = 1e-2, 0.05

@@ -18,8 +18,6 @@ from freqfm.formulas.losses import (
 )
 from freqfm.losses._derivatives import warn_of_wrong_derivatives
 
-__all__ = ["Huber", "LogLoss", "Loss", "Poisson", "Quantile", "SquaredError"]
-
 
 class Loss(Component):
     """Base class of losses of one score and one target.

@@ -14,20 +14,6 @@ from freqfm.formulas.losses import log_surrogate, pair_loss, pairwise_replacemen
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of, log_of_one_plus
 from freqfm.losses._derivatives import warn_of_wrong_derivatives
 
-__all__ = [
-    "BPR",
-    "BSL",
-    "CCL",
-    "MAWU",
-    "PSL",
-    "DirectAU",
-    "PairwiseLoss",
-    "RankingLoss",
-    "SLatK",
-    "Softmax",
-]
-
-
 # Divisor of the log-odds of a pair being positive in BSL's constant: fitted to the constants that
 # were best on validation data of Gowalla and MovieLens-1M.
 _DENSITY_SCALE = 30

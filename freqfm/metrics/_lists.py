@@ -10,8 +10,6 @@ from freqfm._input.validation import as_array, check_count, checked_csr
 from freqfm.metrics._formulas import check_item_counts, mean
 from freqfm.metrics._hits import check_ranked
 
-__all__ = ["coverage_at_k", "diversity_at_k", "gini", "novelty_at_k", "report_lists"]
-
 # Users whose items' vectors are added at once, each taking as many numbers as a vector has.
 _USERS_AT_ONCE = 1 << 14
 

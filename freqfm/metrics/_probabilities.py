@@ -10,8 +10,6 @@ from sklearn.utils.validation import _check_sample_weight
 from freqfm._input.validation import as_array
 from freqfm._messages import cut, shorten
 
-__all__ = ["normalized_entropy"]
-
 
 def normalized_entropy(
     y_true: ArrayLike, y_proba: ArrayLike, sample_weight: ArrayLike | None = None

@@ -8,8 +8,6 @@ from freqfm._input.validation import as_kernel_input, canonical_csr
 from freqfm._threads import available_threads
 from freqfm.backends.base import Candidates, Exclusions
 
-__all__ = ["top_k"]
-
 
 def top_k(
     queries,

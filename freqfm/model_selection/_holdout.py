@@ -23,8 +23,6 @@ from freqfm._input.validation import (
 )
 from freqfm._messages import shown
 
-__all__ = ["holdout_by_content", "holdout_interactions"]
-
 # splitmix64 (Steele, Lea, Flood. "Fast splittable pseudorandom number generators". OOPSLA 2014).
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

@@ -17,8 +17,6 @@ from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, check_seed, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
 
-__all__ = ["make_ranking_scorer"]
-
 METRICS = {
     "ndcg": metrics.ndcg_at_k,
     "recall": metrics.recall_at_k,

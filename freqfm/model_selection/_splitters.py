@@ -11,8 +11,6 @@ from freqfm._input.interactions import InteractionTable
 from freqfm._input.validation import check_flag, check_integer, draw_seed
 from freqfm.model_selection._holdout import check_fraction
 
-__all__ = ["GlobalTimeSplit", "LeaveLastOut", "WarmStartKFold"]
-
 
 class _InteractionSplitter(BaseCrossValidator):
     """Shared parts of the splitters: reading X, and turning masks of test rows into indices."""

@@ -3,8 +3,6 @@
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-__all__ = ["last_step", "steps_of", "transform"]
-
 
 def steps_of(estimator):
     """Return the transformers before the last step of a pipeline or search, and this step.

@@ -7,8 +7,6 @@ from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import Sampler, proposal_of
 
-__all__ = ["Full", "InBatch", "Popularity", "Uniform"]
-
 
 class Uniform(Sampler):
     """Every item is equally likely, with replacement; the user's items are not excluded.

@@ -8,8 +8,6 @@ from freqfm._numba.jit import ZERO, inlined
 from freqfm._numba.prefetch import prefetch_row
 from freqfm.backends.cpu.vectors import add_multiple
 
-__all__ = ["AHEAD", "Listed", "add_rows", "score_rows"]
-
 #: A row is prefetched this many tokens before it is scored.
 AHEAD = 32
 

@@ -61,8 +61,6 @@ from freqfm.initializers import INITIALIZERS, Initializer, resolve_for_columns
 from freqfm.losses import Loss
 from freqfm.optimizers import CFSGD, OPTIMIZERS, Optimizer, OptimizerState
 
-__all__ = ["BaseFM"]
-
 # early_stopping="auto" holds out validation rows if there are at least this many rows.
 AUTO_EARLY_STOPPING = 300
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 from freqfm.estimators.fm.tower import FactorsWithTower
 
-__all__ = ["DeepFMClassifier", "DeepFMRegressor"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DeepFMClassifier(ClassTargets, FactorsWithTower):

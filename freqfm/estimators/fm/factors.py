@@ -14,8 +14,6 @@ from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
 from freqfm.estimators.training import check_unchanged
 
-__all__ = ["FACTOR_STATES", "PlainFactors"]
-
 # The tables of an optimizer's state that belong to the factors.
 FACTOR_STATES = ("factors_first", "factors_second")
 

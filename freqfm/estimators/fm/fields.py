@@ -12,8 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm.datasets import IncrementalOneHotEncoder
 
-__all__ = ["column_fields"]
-
 
 def column_fields(transformer: Any) -> np.ndarray:
     """Return the field of each column that a fitted encoder makes.

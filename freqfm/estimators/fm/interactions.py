@@ -7,8 +7,6 @@ from sklearn.utils import Bunch
 from freqfm._input.rows import concatenated_ranges
 from freqfm._input.validation import as_array, check_count, kernel_csr, validate_rows
 
-__all__ = ["strongest_interactions"]
-
 # Pairs that are scored at once, each taking about 40 bytes.
 _PAIRS_AT_ONCE = 1 << 20
 

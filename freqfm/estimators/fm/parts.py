@@ -16,8 +16,6 @@ from freqfm._input.validation import count_columns
 from freqfm._memory import aligned_copy, aligned_empty
 from freqfm.estimators.fm.trainer import TrainingRows
 
-__all__ = ["LabelledRows", "ModelPart", "WholeModel", "weight_of_tokens"]
-
 # Arrays of an optimizer's state that have a number for each token, or none.
 _BY_TOKEN = ("per_row", "linear_first", "linear_second")
 

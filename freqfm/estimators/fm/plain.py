@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from freqfm.estimators.fm.factors import PlainFactors
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 
-__all__ = ["FMClassifier", "FMRegressor"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FMClassifier(ClassTargets, PlainFactors):

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from freqfm.estimators.fm.rafm_factors import RankedFactors
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 
-__all__ = ["RaFMClassifier", "RaFMRegressor"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RaFMClassifier(ClassTargets, RankedFactors):

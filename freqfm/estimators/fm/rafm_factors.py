@@ -19,8 +19,6 @@ from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
 from freqfm.estimators.fm.factors import FACTOR_STATES
 from freqfm.estimators.fm.rafm_layout import Layout, assign_levels
 
-__all__ = ["RankedFactors"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RankedFactors(BaseFM):

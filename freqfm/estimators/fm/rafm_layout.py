@@ -6,8 +6,6 @@ from freqfm._input.validation import as_kernel_array
 from freqfm._messages import shown
 from freqfm.backends.base import RankedTables
 
-__all__ = ["Layout", "assign_levels"]
-
 
 def assign_levels(assignment, ranks, counts):
     """Return the highest level of each feature, from 0 on.

@@ -21,8 +21,6 @@ from freqfm.estimators.fm.targets import RunningBaseScore, check_labels
 from freqfm.estimators.fm.trainer import ModelTask, checked_score
 from freqfm.estimators.training import check_finite
 
-__all__ = ["StreamSurvey", "StreamTrainer", "survey_stream"]
-
 
 def as_triple(chunk):
     """Return X, y and the weights of a chunk, which may lack the weights."""

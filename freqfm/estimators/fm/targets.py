@@ -21,17 +21,6 @@ from freqfm.backends.base import ScoredRows
 from freqfm.formulas import codes
 from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss, Loss
 
-__all__ = [
-    "ClassTargets",
-    "RealTargets",
-    "RunningBaseScore",
-    "balanced_weights",
-    "base_score",
-    "check_labels",
-    "expect",
-    "mean_loss",
-]
-
 # The share of the range of real targets above which rounding to float32 matters.
 _ROUNDED = 1e-3
 

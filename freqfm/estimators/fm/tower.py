@@ -28,8 +28,6 @@ from freqfm.formulas import codes
 from freqfm.formulas.steps import layer_replacements
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 
-__all__ = ["FactorsWithTower"]
-
 _NO_FIELDS = np.zeros(0, dtype=np.int32)
 
 

@@ -11,8 +11,6 @@ from freqfm._input.validation import LearnedArrays
 from freqfm._messages import shorten
 from freqfm._warnings import warn_user
 
-__all__ = ["InteractionEncodingMixin"]
-
 
 class InteractionEncodingMixin:
     """Reads tables by the parameters ``user``, ``item`` and ``value``, and stores ids.

@@ -15,8 +15,6 @@ from freqfm.estimators.interactions.feature_tables import (
     place_rows,
 )
 
-__all__ = ["FeatureEncodingMixin"]
-
 _ROLES = "user", "item"
 
 

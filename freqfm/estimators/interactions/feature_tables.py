@@ -14,8 +14,6 @@ from freqfm._input.interactions import InteractionTable
 from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_once
 
-__all__ = ["FeatureTable", "encode", "new_encoder", "place_rows"]
-
 # Numbers beyond this are reported: they are used as they are.
 _LARGE = 100
 

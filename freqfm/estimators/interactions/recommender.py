@@ -34,8 +34,6 @@ from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k
 
-__all__ = ["InteractionRecommender"]
-
 
 def _if_estimator_has(name):
     """Return a decorator of methods that ``estimator`` must have; the default has all."""

@@ -13,8 +13,6 @@ from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.index import Wanted
 from freqfm.estimators.training import attempt
 
-__all__ = ["ItemKNNRecommender"]
-
 
 @dataclass(eq=False, repr=False)
 class ItemKNNRecommender(BaseRecommender):

@@ -14,8 +14,6 @@ from scipy import sparse
 from freqfm._input.rows import concatenated_ranges
 from freqfm._messages import cut, shown
 
-__all__ = ["Corpus", "Documents"]
-
 # Within words: joiners, the Catalan middle dot, and the signs of Hebrew abbreviations.
 _KEPT = "_\u00b7\u05f3\u05f4\u180e\u200c\u200d"
 

@@ -14,8 +14,6 @@ from freqfm._input.validation import check_count, check_flag
 from freqfm._messages import cut, shown
 from freqfm._warnings import warn_user
 
-__all__ = ["read_vectors", "write_vectors"]
-
 # The errors that damaged files cause.
 _UNREADABLE = ValueError, EOFError, zlib.error, gzip.BadGzipFile
 

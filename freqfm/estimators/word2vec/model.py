@@ -59,8 +59,6 @@ from freqfm.estimators.word2vec.trainer import Word2VecTrainer, mean_loss
 from freqfm.initializers import INITIALIZERS, Initializer, resolve_for_columns
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, Optimizer
 
-__all__ = ["Word2Vec"]
-
 # Default learning rates by architecture, for up to so many epochs; but for Adagrad, more epochs at
 # the same rate overfit little text. Those of SGD are for each position of a batch.
 _EPOCHS_OF_RATES = 5

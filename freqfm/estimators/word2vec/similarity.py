@@ -7,8 +7,6 @@ from freqfm._input.validation import as_kernel_input, check_count, count_threads
 from freqfm._messages import shown
 from freqfm.metrics._ranking import top_k
 
-__all__ = ["TokenSimilarity"]
-
 
 class TokenSimilarity:
     """Mixin of a model with ``vocabulary_`` and ``vectors_``."""

@@ -8,8 +8,6 @@ from freqfm.backends.base import STORE, Stream, TrainedTable, WordProblem
 from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
 from freqfm.estimators.training import TrainingTask
 
-__all__ = ["Word2VecTrainer", "mean_loss"]
-
 # Purposes of random numbers; the numbers of positions have no purpose.
 _ORDER, _SUBSAMPLE = 1, 2
 
