@@ -30,13 +30,6 @@ def worker(group):
 
 
 @inlined
-def behind(group, n):
-    """Return the place of a group among those that take work items behind ``n`` others."""
-    rank = (group.rank + group.size - n % group.size) % group.size
-    return Group(rank, group.size, group.lane, group.n_lanes)
-
-
-@inlined
 def group_sum(group, value):
     """Return the sum over the lanes, to all of them, in an order that is always the same."""
     return value

@@ -83,7 +83,7 @@ def parts_of(n_terms, parts):
 
 
 @inlined
-def _span_of_part(n_terms, parts, part):
+def span_of_part(n_terms, parts, part):
     """Return the first term of a part, and the one after its last."""
     _, length = parts_of(n_terms, parts)
     return part * length, min((part + 1) * length, n_terms)
@@ -108,7 +108,7 @@ def product_in_parts(group, left, right, n_terms, shape, parts, of_rows):
     tiles = n_tiles(group, shape[0], shape[1])
     for task in range(group.rank, tiles * n_parts, group.size):
         t, part = task % tiles, task // tiles
-        span = _span_of_part(n_terms, parts, part)
+        span = span_of_part(n_terms, parts, part)
         if of_rows:
             multiply_tile_of_rows(group, t, (left, 0), right, span, shape, parts[part])
         else:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined
-from freqfm.backends.cuda.groups import behind, group_sum
+from freqfm.backends.cuda.groups import group_sum
 from freqfm.backends.cuda.products import (
     most_parts,
+    multiply_tile_of_rows,
     n_tiles,
     parts_of,
-    product_in_parts,
-    product_of_rows,
+    span_of_part,
     sum_of_parts,
 )
 from freqfm.backends.cuda.ranking.batches import (
@@ -112,10 +112,13 @@ def compare_sides(group, s, args):
     """Write the cosines of the rows of a panel and all rows of a side."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
-    shape, tiles = (last - first, batch.n_rows), n_tiles(group, last - first, batch.n_rows)
-    for side in range(2):
+    shape = last - first, batch.n_rows
+    tiles = n_tiles(group, shape[0], shape[1])
+    for t in range(group.rank, 2 * tiles, group.size):
+        side = t // tiles
         units, columns, cosines = scratch.units[side], scratch.columns[side], scratch.cosines[side]
-        product_of_rows(behind(group, side * tiles), units, first, columns, shape, cosines)
+        span = 0, units.shape[1]
+        multiply_tile_of_rows(group, t % tiles, (units, first), columns, span, shape, cosines)
 
 
 @inlined
@@ -143,12 +146,16 @@ def sum_sides(group, s, args):
     """Sum the vectors of a side weighted by the exponentials, in parts."""
     batch, scratch = batch_of(args.data, args.call, s), args.scratch
     first, last = _panel_of(args, batch)
-    shape, n = (last - first, scratch.units.shape[2]), batch.n_rows
-    n_parts, _ = parts_of(n, scratch.parts[0])
-    tasks = n_parts * n_tiles(group, shape[0], shape[1])
-    for side in range(2):
-        cosines, units, parts = scratch.cosines[side], scratch.units[side], scratch.parts[side]
-        product_in_parts(behind(group, side * tasks), cosines, units, n, shape, parts, True)
+    shape = last - first, scratch.units.shape[2]
+    tiles = n_tiles(group, shape[0], shape[1])
+    n_parts, _ = parts_of(batch.n_rows, scratch.parts[0])
+    for t in range(group.rank, 2 * tiles * n_parts, group.size):
+        side, part = t // (tiles * n_parts), t // tiles % n_parts
+        span = span_of_part(batch.n_rows, scratch.parts[side], part)
+        multiply_tile_of_rows(
+            group, t % tiles, (scratch.cosines[side], 0), scratch.units[side], span, shape,
+            scratch.parts[side, part],
+        )  # fmt: skip
 
 
 @inlined
