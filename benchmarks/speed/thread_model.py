@@ -213,12 +213,19 @@ def all_threads():
         yield
 
 
+@kernel
+def synchronize_only(rank, size, barrier, n):
+    """Wait at the barrier so many times."""
+    for _ in range(n):
+        wait(barrier, size)
+
+
 def predict(make, size, repeats):
     """Return the Prediction of an epoch with ``size`` threads."""
     clock, epochs = Clock(), []
     with all_threads(), mock.patch.object(team, "specialised", clock.specialised):
         with Team(size) as members:
-            members.run(team._synchronize_only, 200)
+            members.run(synchronize_only, 200)
         overhead = np.median(clock.calls[-1][1])
         epoch = make(size)
         for _ in range(1 + repeats):
