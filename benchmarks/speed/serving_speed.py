@@ -48,7 +48,7 @@ def calls(rng, n_items, n_users, d, n_jobs):
     dot = fitted(MFRecommender(d, loss="bpr", **common), X, rng, ["user_factors_", "item_factors_"])
     vae = FastVAERecommender(d, hidden_layer_sizes=(d,), early_stopping=False, **common)
     vae = fitted(vae, X, rng, ["item_factors_"])
-    unit = cosine._item_vectors()
+    unit = cosine._item_index().vectors()
     few = rng.choice(n_items, 100, replace=False)
     banned = rng.choice(n_items, 100, replace=False)
     state = {"user": 0}
