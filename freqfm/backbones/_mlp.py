@@ -21,7 +21,7 @@ from freqfm.backbones._base import Backbone
 from freqfm.backends.base import Exclusions
 
 _SIDES = "user", "item"
-_NOBODY = np.zeros(0, dtype=np.int64)
+_NO_USERS = np.zeros(0, dtype=np.int64)
 
 
 class MLP(Backbone):
@@ -114,7 +114,7 @@ class MLP(Backbone):
         rows = {f"{side}_factors": draw(side) for side in _SIDES}
         placed = user_vectors.any(axis=1)
         if placed.any():
-            vectors, _, _ = self.forward(tables, np.arange(known[0]), _NOBODY)
+            vectors, _, _ = self.forward(tables, np.arange(known[0]), _NO_USERS)
             nearest = _most_similar(user_vectors[placed], vectors, self._n_threads)
             rows["user_factors"][placed] = tables["user_factors"][nearest]
         return rows

@@ -444,7 +444,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
             part of the score by which the user's vector differs from the exact solution, zero up
             to rounding with ``X``; and ``score``, the sum of both.
             As in ``predict_pairs``, the score of a user without history is the share
-            of users that have the item, and that of an item which nobody has is -inf; it is all
+            of users that have the item, and that of an item without users is -inf; it is all
             rest.
         """
         return self._explain(user, item, X)

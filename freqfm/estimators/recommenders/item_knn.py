@@ -74,7 +74,7 @@ class ItemKNNRecommender(BaseRecommender):
     cosines of the values of users.
 
     Memory: 8 bytes for each neighbour, and for each interaction 4 bytes, or 8 if the values of
-    ``X`` are not all one; ``fit`` and ``similar_items`` take 16 for each interaction for a while.
+    ``X`` are not all one; ``fit`` and ``similar_items`` take 16 more while they run.
 
     References
     ----------
@@ -202,7 +202,7 @@ class ItemKNNRecommender(BaseRecommender):
             ``history``, the user's items in descending order of ``contributions``; ``rest``, zero
             up to rounding; and ``score``, the sum of both. As in ``predict_pairs``, the score of a
             user without history is the share of users that have the item, and that of an item
-            which nobody has is -inf; it is all rest.
+            without users is -inf; it is all rest.
         """
         return self._explain(user, item, X)
 

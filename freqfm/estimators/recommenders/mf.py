@@ -759,7 +759,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             ``history``, the user's items in descending order of ``contributions``; ``rest``, the
             part that is not due to single items; and ``score``, the sum of both.
             As in ``predict_pairs``, the score of a user without history and features is the share
-            of users that have the item, and that of an item which nobody has is -inf; it is all
+            of users that have the item, and that of an item without users is -inf; it is all
             rest.
         """
         return self._explain(user, item, X)

@@ -156,18 +156,24 @@ class MFTrainer(RecommenderTrainer):
         n_rows = -(-degrees // block)
         users = np.repeat(np.arange(len(degrees), dtype=np.int32), n_rows)
         order = backends.get().permutation(self._stream(epoch, _ORDER), len(users))
-        numbers = concatenated_ranges(np.zeros_like(n_rows), n_rows)[order]
+        begins = concatenated_ranges(np.zeros_like(n_rows), n_rows).astype(X.indptr.dtype)
+        begins = begins[order]
         users = users[order]
-        lengths = np.minimum(degrees[users] - block * numbers, block)
-        pairs = concatenated_ranges(X.indptr[users] + block * numbers, lengths)
-        row_starts = np.append(0, np.cumsum(lengths))
+        del order
+        begins *= block
+        lengths = np.minimum(degrees[users] - begins, block)
+        begins += X.indptr[users]
+        pairs = begins if block == 1 else concatenated_ranges(begins, lengths)
+        row_starts = np.zeros(len(users) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=row_starts[1:])
+        del begins, lengths
         n_batches = -(-n_pairs // self._batch_size)
         bounds = np.linspace(0, n_pairs, n_batches + 1).astype(np.int64)
         batches = np.unique(np.searchsorted(row_starts[:-1], bounds))
         return Batches(
             items=X.indices[pairs],
             weights=self._weights[pairs],
-            row_starts=row_starts.astype(np.int64, copy=False),
+            row_starts=row_starts,
             row_users=users,
             batch_starts=batches.astype(np.int64),
         )
