@@ -220,7 +220,7 @@ def test_many_candidates_of_each_query():
 
 
 def test_matrix_of_candidates_is_checked(model, log):
-    with pytest.raises(ValueError, match="candidates has shape .* 2 users and 40 items"):
+    with pytest.raises(ValueError, match="candidates has shape .* needs .2, 40.: a row for each"):
         model.recommend(log[:2], candidates=sparse.csr_array(np.eye(3, 40)))
     candidates = sparse.csr_array(np.eye(2, 40))
     candidates.indptr[1] = 10**9
@@ -236,10 +236,14 @@ def test_similar_out_of_candidates(model, axis):
     n = 40 if axis == "items" else 60
     every, cosines = similar([3, 7], n)
     chosen = [3, 8, 11, 20, 31]
+    lists = sparse.csr_array((np.ones(4), ([0, 0, 1, 1], [8, 20, 9, 31])), shape=(2, n))
+    of_each = np.array([np.isin(every[0], [8, 20]), np.isin(every[1], [9, 31])])
     for options, kept in (
         ({"candidates": chosen}, np.isin(every, chosen)),
         ({"exclude": chosen}, ~np.isin(every, chosen)),
         ({"candidates": chosen, "exclude": [8, 9]}, np.isin(every, [3, 11, 20, 31])),
+        ({"candidates": lists}, of_each),
+        ({"exclude": lists}, ~of_each),
     ):
         found, scores = similar([3, 7], n, **options)
         for i in range(2):

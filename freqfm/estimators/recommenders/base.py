@@ -502,10 +502,11 @@ class BaseRecommender(
         n_recommendations : int, default=10
             How many; an item is not counted as similar to itself. Items without interactions
             are not similar to any.
-        candidates : array-like of int, default=None
-            Items that may be returned; None allows all.
-        exclude : array-like of int, default=None
-            Items that may not be returned.
+        candidates : array-like of int or sparse matrix of shape (n_items, n_features_in_), \
+                default=None
+            Items that may be returned: for all given items, or for each. None allows all.
+        exclude : array-like of int or sparse matrix of that shape, default=None
+            Items that may not be returned, likewise.
 
         Returns
         -------
@@ -528,10 +529,11 @@ class BaseRecommender(
         n_recommendations : int, default=10
             How many; a user is not counted as similar to itself. Users without interactions
             are not similar to any.
-        candidates : array-like of int, default=None
-            Users that may be returned; None allows all.
-        exclude : array-like of int, default=None
-            Users that may not be returned.
+        candidates : array-like of int or sparse matrix of shape (n_users, n_users_of_model), \
+                default=None
+            Users that may be returned: for all given users, or for each. None allows all.
+        exclude : array-like of int or sparse matrix of that shape, default=None
+            Users that may not be returned, likewise.
 
         Returns
         -------

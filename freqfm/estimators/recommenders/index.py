@@ -229,7 +229,7 @@ def _checked(name, rows, shape):
     rows = as_csr(name, rows)
     if rows.shape != shape:
         raise ValueError(
-            f"{name} has shape {rows.shape}, but there are {shape[0]} users and {shape[1]} items."
+            f"{name} has shape {rows.shape}, but needs {shape}: a row for each of those asked for."
         )
     return rows
 
