@@ -42,7 +42,12 @@ def load(name):
 
 def save(name, code):
     """Save compiled code under a name; other processes find all of it, or nothing."""
-    content, path = zlib.compress(pickle.dumps(code), 1), checked_directory() / name
+    try:
+        content = pickle.dumps(code)
+    except (pickle.PicklingError, AttributeError):
+        # It is for a type that other processes cannot import, such as one defined in a function.
+        return
+    content, path = zlib.compress(content, 1), checked_directory() / name
     temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)

@@ -4,7 +4,9 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -13,7 +15,7 @@ from numba.core.codegen import JITCodeLibrary
 from processes import ROOT, python
 
 from freqfm import MFRecommender
-from freqfm._numba import jit
+from freqfm._numba import code_files, jit
 from freqfm.samplers import Uniform
 
 # The estimators in every way that could ask a kernel for a second signature, or in every n-th one,
@@ -337,6 +339,26 @@ def test_inner_functions_have_no_way_in_from_python():
     assert "wrapper" not in compiled.library.get_llvm_str()
     # A test may call it all the same.
     assert add_one(1) == 2 and add_one(0.5) == 1.5
+
+
+@pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
+def test_code_for_types_that_cannot_be_imported_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(code_files, "checked_directory", lambda: tmp_path)
+    monkeypatch.setattr(code_files, "_warned", [])
+
+    class Pair(NamedTuple):
+        first: int
+        second: int
+
+    @jit.kernel
+    def add(pair):
+        return pair.first + pair.second
+
+    jit.KERNELS.remove(add)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert add(Pair(1, 2)) == 3
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
