@@ -29,7 +29,7 @@ class Cells(NamedTuple):
     codewords: np.ndarray
     cell_codes: np.ndarray
     cell_log_weights: np.ndarray
-    cell_starts: np.ndarray
+    cell_starts: np.ndarray  #: int32
     cell_items: np.ndarray
     cell_of: np.ndarray
     aliases: np.ndarray
@@ -48,6 +48,7 @@ class DrawScratch(NamedTuple):
 
 def cells_on(device, proposal):
     """Return a proposal of cells on a device."""
+    proposal = proposal._replace(cell_starts=proposal.cell_starts.astype(np.int32))
     arrays = (device.to_device(getattr(proposal, name)) for name in Cells._fields[:-1])
     return Cells(*arrays, np.float32(math.log(proposal.n_items)))
 
