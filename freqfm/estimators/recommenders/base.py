@@ -552,10 +552,10 @@ class BaseRecommender(
         queries = self._queries(X, [user] if X is None else None)
         row = 0 if X is None else validate_id("user", user, len(queries.learned))
         item = validate_id("item", item, self.n_features_in_)
-        query, history = queries.vectors[row], take_rows(queries.history, [row])
+        query, history = queries.vectors[[row]], take_rows(queries.history, [row])
         index, contributions = self._item_index(), np.zeros(0)
         if queries.learned[row]:
-            score = float(index.scores(queries.vectors, np.array([row]), np.array([item]))[0])
+            score = float(index.scores(query, np.array([0]), np.array([item]))[0])
             contributions = self._contributions(query, history, item)
         else:
             score = float(self._popularity(self.item_counts_[item]))

@@ -5,9 +5,11 @@ from numbers import Integral, Real
 
 import numpy as np
 from scipy import sparse
+from sklearn.preprocessing import normalize
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
+from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import canonical_csr
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.index import Wanted
@@ -74,7 +76,8 @@ class ItemKNNRecommender(BaseRecommender):
     cosines of the values of users.
 
     Memory: 8 bytes for each neighbour, and for each interaction 4 bytes, or 8 if the values of
-    ``X`` are not all one; ``fit`` and ``similar_items`` take 16 more while they run.
+    ``X`` are not all one; while ``fit`` and ``similar_items`` run, 16 more for
+    each interaction.
 
     References
     ----------
@@ -140,9 +143,9 @@ class ItemKNNRecommender(BaseRecommender):
             )
             kept = found >= 0
             indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-            self.similarity_ = canonical_csr(
-                sparse.csr_array((scores[kept], found[kept], indptr), shape=(n_items, n_items))
-            )
+            similarity = (scores[kept], found[kept], indptr)
+            similarity = canonical_csr(sparse.csr_array(similarity, shape=(n_items, n_items)))
+            self.similarity_ = with_one_index_type(similarity)
         return self
 
     @property
@@ -150,26 +153,26 @@ class ItemKNNRecommender(BaseRecommender):
         return self.n_features_in_
 
     def _fold_in_rows(self, X):
-        return X
+        return with_one_index_type(X)
 
     def _item_index(self):
         return self._index("items", self.similarity_.T.tocsr(), 0)
 
     def _compared(self, axis):
         """Return the index of items, or of users, by their weighted values."""
-        X = self._histories_of(np.arange(self._n_users))
-        return self._index(axis, self._weighted(X) if axis == "items" else unit_rows(X), 0)
+        X = with_one_index_type(self._histories_of(np.arange(self._n_users)))
+        return self._index(axis, self._weighted(X) if axis == "items" else normalize(X), 0)
 
     def _weighted(self, X):
         """Return the weighted values of items, (n_items, n_users) CSR."""
         rows = X.T.tocsr()
         if self.weighting == "cosine":
-            return unit_rows(rows)
+            return normalize(rows)
         n_items, n_users = rows.shape
         of_users = np.log(n_items / (1 + np.bincount(rows.indices, minlength=n_users)))
         of_users = np.maximum(0, of_users)[rows.indices]
         if self.weighting == "tfidf":
-            return unit_rows(with_data(rows, np.sqrt(rows.data) * of_users))
+            return normalize(with_data(rows, np.sqrt(rows.data) * of_users))
         totals = rows.sum(axis=1)
         k1, b = float(self.bm25_k1), float(self.bm25_b)
         lengths = np.repeat(1 - b + b * totals / totals.mean(), np.diff(rows.indptr))
@@ -209,14 +212,6 @@ class ItemKNNRecommender(BaseRecommender):
     def _contributions(self, query, history, item):
         similarities = self.similarity_[history.indices][:, [item]].toarray().ravel()
         return history.data.astype(np.float64) * similarities
-
-
-def unit_rows(rows):
-    """Return the rows of a CSR matrix at unit length; empty ones stay empty."""
-    lengths = np.sqrt(rows.multiply(rows).sum(axis=1))
-    return with_data(
-        rows, rows.data / np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))
-    )
 
 
 def with_data(rows, data):

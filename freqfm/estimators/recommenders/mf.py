@@ -768,6 +768,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         """Return the contributions of a history's items to the score of an item."""
         if not history.nnz:
             return np.zeros(0)
+        (query,) = query
         length = np.linalg.norm(query)
         weights = scale_rows(history.indptr, history.data)
         vectors = self._compared_items(history.indices)
