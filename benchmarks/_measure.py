@@ -28,6 +28,17 @@ def quartiles(calls, repeats):
     return {key: np.quantile(taken, [0.25, 0.5, 0.75]).tolist() for key, taken in seconds.items()}
 
 
+def take_turns(contenders, repeats):
+    """Let contenders take turns; return the seconds of each, without the first turn."""
+    for contender in contenders.values():
+        contender.epoch()
+    seconds = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, contender in contenders.items():
+            seconds[name].append(contender.epoch())
+    return seconds
+
+
 def peak():
     """Return the peak of this process's resident memory in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024

@@ -36,7 +36,7 @@ import threadpoolctl
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from _data import click_parts, data_parser
 from _epochs import task_of
-from _measure import installed
+from _measure import installed, take_turns
 from scipy import sparse
 
 from freqfm import MFRecommender
@@ -149,17 +149,6 @@ class Torch:
         loss = (torch.logsumexp(scores / TAU, -1) - positive / TAU).mean()
         loss.backward()
         self.optimizer.step()
-
-
-def take_turns(contenders, repeats):
-    """Let contenders take turns; return the seconds of each, without the first turn."""
-    for contender in contenders.values():
-        contender.epoch()
-    seconds = {name: [] for name in contenders}
-    for _ in range(repeats):
-        for name, contender in contenders.items():
-            seconds[name].append(contender.epoch())
-    return seconds
 
 
 def best_of(contenders, repeats):

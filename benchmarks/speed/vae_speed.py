@@ -38,7 +38,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from _data import click_parts, data_parser
-from _measure import installed, peak, resident
+from _measure import installed, peak, resident, take_turns
 
 from freqfm import FastVAERecommender
 from freqfm._input.validation import count_threads
@@ -171,12 +171,7 @@ class Torch:
 
 def medians_of(contenders, repeats):
     """Let contenders take turns; return the median seconds of each, the first turn left out."""
-    for contender in contenders.values():
-        contender.epoch()
-    seconds = {name: [] for name in contenders}
-    for _ in range(repeats):
-        for name, contender in contenders.items():
-            seconds[name].append(contender.epoch())
+    seconds = take_turns(contenders, repeats)
     return {name: np.median(taken, axis=0).tolist() for name, taken in seconds.items()}
 
 
