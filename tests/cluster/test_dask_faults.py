@@ -1,9 +1,9 @@
 """Estimators on a Dask cluster: what stays on workers, and what happens when these are lost."""
 
+import functools
 import os
 import pickle
 import signal
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -50,9 +50,13 @@ def client():
         yield client
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def of_processes():
-    """Return a client of a cluster of processes, which replaces those that are killed."""
+    """Return a client of a cluster of processes, which replaces those that are killed.
+
+    Each test has its own: Dask gives up a worker that is killed again while it starts, or a
+    while after it was lost before.
+    """
     processes.context()  # else dask would choose what the processes are forked from
     with (
         dask.config.set(
@@ -60,11 +64,13 @@ def of_processes():
                 "distributed.worker.multiprocessing-method": processes.START,
                 # Dask gives up tasks whose workers die again and again.
                 "distributed.scheduler.allowed-failures": 100,
+                "distributed.deploy.lost-worker-timeout": "1 hour",
             }
         ),
         cluster_of(2, processes=True) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
+        client.wait_for_workers(2)
         yield client
 
 
@@ -95,20 +101,6 @@ def of_unknown_sizes(X, bounds):
         for a, b in pairwise(bounds)
     ]
     return da.concatenate(parts, allow_unknown_chunksizes=True)
-
-
-def wait_for_all(client):
-    """Wait for two workers whose nannies would start them again.
-
-    A nanny that has not heard yet that its worker has started does not, nor may one on a busy
-    machine whose worker was killed while it started: then all are started again.
-    """
-    try:
-        client.wait_for_workers(2, timeout=60)
-    except TimeoutError:
-        client.restart()
-    while any(nanny.status.name != "running" for nanny in client.cluster.workers.values()):
-        time.sleep(0.05)
 
 
 def close_worker(cluster):
@@ -294,7 +286,6 @@ def test_a_checkpoint_outlives_the_scheduler(rows, tmp_path):
 
 
 def test_workers_that_are_killed_change_nothing(of_processes, rows):
-    wait_for_all(of_processes)
     data = [split(of, [0, 200, 400]) for of in rows]
     params = {**SHORT, **TWO, "max_iter": 4, "client": of_processes}
     expected = fdask.FMClassifier(**params).fit(*data)
@@ -313,7 +304,6 @@ def test_workers_that_are_killed_change_nothing(of_processes, rows):
 
 
 def test_all_workers_that_are_killed_at_once_change_nothing(of_processes, rows):
-    wait_for_all(of_processes)
     data = [split(of, [0, 200, 400]) for of in rows]
     params = {**SHORT, **TWO, "client": of_processes}
     expected = fdask.FMClassifier(**params).fit(*data)
@@ -332,7 +322,6 @@ def test_all_workers_that_are_killed_at_once_change_nothing(of_processes, rows):
 
 
 def test_what_is_sent_while_all_workers_die_reaches_others(of_processes):
-    wait_for_all(of_processes)
     cluster = Cluster(of_processes)
     for pid in of_processes.run(os.getpid).values():
         os.kill(pid, signal.SIGKILL)
@@ -341,38 +330,44 @@ def test_what_is_sent_while_all_workers_die_reaches_others(of_processes):
     assert of_processes.gather(future) == 17
 
 
-@pytest.mark.parametrize("n_killed", [1, 2])
+CALLS = {
+    "fit": lambda model, recommender, X, rows: clone(model).fit(*rows).coef_,
+    "fit of users": lambda model, recommender, X, rows: clone(recommender).fit(X).item_factors_,
+    "score": lambda model, recommender, X, rows: model.score(*rows),
+    "score of users": lambda model, recommender, X, rows: recommender.score(X),
+    "recommend": lambda model, recommender, X, rows: recommender.recommend(users=[3, 50])[0],
+    "predict_proba": lambda model, recommender, X, rows: model.client.compute(
+        model.predict_proba(rows[0])
+    ).result(),
+}
+# What Dask alone computes may wait for ever once no worker is left, see ``Cluster.gather``.
+LOST = [(name, n_killed) for name in CALLS for n_killed in (1, 2)][:-1]
+
+
+@pytest.mark.parametrize(("name", "n_killed"), LOST)
 def test_calls_survive_workers_that_the_scheduler_takes_for_alive(
-    of_processes, rows, histories, n_killed
+    of_processes, rows, histories, name, n_killed
 ):
-    wait_for_all(of_processes)
     data = [split(of, [0, 200, 400]) for of in rows]
     model = fdask.FMClassifier(**SHORT, **TWO, client=of_processes).fit(*data)
     recommender = fdask.MFRecommender(**MF, **TWO, client=of_processes)
     X = loaded(histories, USERS)
-    recommender.fit(X)
-    compute, lazy = of_processes.compute, model.predict_proba(data[0])
-    calls = {
-        "fit": lambda: clone(model).fit(*data).coef_,
-        "fit of users": lambda: clone(recommender).fit(X).item_factors_,
-        "score": lambda: model.score(*data),
-        "score of users": lambda: recommender.score(X),
-        "recommend": lambda: recommender.recommend(users=[3, 50])[0],
-    }
-    if n_killed == 1:
-        # What Dask alone computes may wait for ever once no worker is left, see ``Cluster.gather``.
-        calls["predict_proba"] = lambda: compute(model.predict_proba(data[0])).result()
-        calls["predict_proba computed later"] = lambda: compute(lazy).result()
-    for name, call in calls.items():
-        wait_for_all(of_processes)
-        expected = call()
-        for pid in sorted(of_processes.run(os.getpid).values())[:n_killed]:
-            os.kill(pid, signal.SIGKILL)
-        assert_array_equal(call(), expected, name)
+    call = functools.partial(CALLS[name], model, recommender.fit(X), X, data)
+    expected = call()
+    for pid in sorted(of_processes.run(os.getpid).values())[:n_killed]:
+        os.kill(pid, signal.SIGKILL)
+    assert_array_equal(call(), expected)
+
+
+def test_lazy_predictions_survive_a_lost_worker(of_processes, rows):
+    data = [split(of, [0, 200, 400]) for of in rows]
+    lazy = fdask.FMClassifier(**SHORT, **TWO, client=of_processes).fit(*data).predict_proba(data[0])
+    expected = of_processes.compute(lazy).result()
+    os.kill(min(of_processes.run(os.getpid).values()), signal.SIGKILL)
+    assert_array_equal(of_processes.compute(lazy).result(), expected)
 
 
 def test_processes_of_another_version_and_killed_ones(of_processes, histories):
-    wait_for_all(of_processes)
     X = loaded(histories, USERS)
     model = fdask.MFRecommender(**THREE, client=of_processes, **MF)
     expected = clone(model).fit(X)
