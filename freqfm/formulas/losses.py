@@ -85,15 +85,23 @@ def pair_gradient(share, positive, negative):
 def log_surrogate(difference):
     """Return the log of a pairwise softmax's surrogate of exp(difference), and its derivative.
 
-    The difference is that of a negative's score and the positive's. Losses replace this function.
+    The difference is that of a negative's score and the positive's. A loss that replaces this
+    function is a softmax of surrogates.
     """
     return difference, ONE
 
 
 @inlined
+def weight_of_positive(score, threshold, temperature):
+    """Return the factor of a positive's loss and its derivative by the score; losses replace it."""
+    return 1.0, 0.0
+
+
+@inlined
 def share_of_top(score, threshold, temperature):
-    """Return how far a score is among the best of its user, between 0 and 1."""
-    return 1.0 / (1.0 + math.exp(min(max((threshold - score) / temperature, -80.0), 80.0)))
+    """Return how far a score is among the best of its user, from 0 to 1, and the derivative."""
+    share = 1.0 / (1.0 + math.exp(min(max((threshold - score) / temperature, -80.0), 80.0)))
+    return share, share * (1.0 - share) / temperature
 
 
 # Custom formulas replace the functions above, see ``freqfm._numba.jit.specialised``.

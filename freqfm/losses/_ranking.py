@@ -10,7 +10,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, Component
 from freqfm._numba.jit import python_function
-from freqfm.formulas.losses import log_surrogate, pair_loss, pairwise_replacements
+from freqfm.formulas.losses import (
+    log_surrogate,
+    pair_loss,
+    pairwise_replacements,
+    share_of_top,
+    weight_of_positive,
+)
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of, log_of_one_plus
 from freqfm.losses._derivatives import warn_of_wrong_derivatives
 
@@ -184,9 +190,8 @@ class Softmax(RankingLoss):
         """Return the numbers that kernels need, see :class:`RankingLoss`."""
         return {
             "constant": float(self.factor(n_users, n_items, n_positives)),
-            "pairs": False,
             "top_temperature": 1.0,
-            "thresholds": np.zeros(0, dtype=np.float32),
+            "thresholds": np.zeros(n_users, dtype=np.float32),
         }
 
     def _fold_in_constant(self, n_users, n_items, n_positives):
@@ -304,6 +309,10 @@ class SLatK(Softmax):
             "top_temperature": self.temperature_of_weights(n_users, n_items, n_positives),
         }
 
+    def replacements(self):
+        """Return the formulas to replace in kernels, see ``freqfm._numba.jit.specialised``."""
+        return {weight_of_positive: python_function(share_of_top)}
+
 
 @njit
 def _log_of_tanh_plus_one(difference):
@@ -371,10 +380,6 @@ class PSL(Softmax):
 
     def __init__(self, activation: str = "tanh"):
         self.activation = activation
-
-    def constants(self, n_users, n_items, n_positives):
-        """Return the numbers that kernels need, see :class:`RankingLoss`."""
-        return {**super().constants(n_users, n_items, n_positives), "pairs": True}
 
     def replacements(self):
         """Return the formulas to replace in kernels, see ``freqfm._numba.jit.specialised``."""

@@ -59,9 +59,10 @@ def test_cosines_with_a_margin(margin, cosine):
 
 @each("score", [-1e4, -3.0, 0.5, 2.0, 1e4])
 def test_share_of_the_best_does_not_overflow(score):
-    share = as_python(losses.share_of_top)(score, 0.5, 0.01)
+    share, derivative = as_python(losses.share_of_top)(score, 0.5, 0.01)
     x = (score - 0.5) / 0.01
     assert share == pytest.approx(0.5 * (1 + math.tanh(x / 2)), abs=1e-12)
+    assert derivative == pytest.approx(25 * (1 - math.tanh(x / 2) ** 2), abs=1e-9)
 
 
 @each("positive, negative", [(0.3, 1.2), (2.0, -1.0), (0.5, 0.5), (-90.0, 90.0), (90.0, -90.0)])

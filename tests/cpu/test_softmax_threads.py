@@ -13,7 +13,7 @@ from freqfm.formulas import codes
 def most_threads(degrees, code=codes.NEGATIVES_SHARED, block=4, batch_size=1024, n_negatives=1024):
     problem = SimpleNamespace(
         negatives_code=code, block=block, batch_size=batch_size, n_negatives=n_negatives,
-        n_items=50_000, constants={"pairs": False},
+        n_items=50_000, formulas={},
     )  # fmt: skip
     return SoftmaxFamily.most_threads(problem, np.array(degrees))
 

@@ -2,19 +2,13 @@
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, ZERO, inlined
+from freqfm._numba.jit import ZERO, inlined
 from freqfm.formulas.special import exp_of_minus
 
 
 @inlined
-def exponentials(scores, r, n, weight, corrections, first, corrected, shift):
-    """Turn scores of row ``r`` into exp(weight * score - correction - shift); return their sum."""
-    if corrected:
-        # This is a separate loop because LLVM compiles a loop over two arrays twice, vectorised and
-        # for arrays close to each other: a sum in it would depend on where they are in memory.
-        for j in range(n):
-            scores[r, j] = weight * scores[r, j] - corrections[first + j]
-        weight = ONE
+def exponentials(scores, r, n, weight, shift):
+    """Turn scores of row ``r`` into exp(weight * score - shift), at most 1; return their sum."""
     total = ZERO
     for j in range(n):
         e = exp_of_minus(max(shift - weight * scores[r, j], ZERO))
@@ -47,14 +41,3 @@ def largest_of_row(bits, r, n):
         if k > largest:
             largest = k
     return np.int32(largest ^ ((largest >> np.int32(31)) & np.int32(0x7FFFFFFF))).view(np.float32)
-
-
-@inlined
-def largest_logit(scores, r, n, weight, corrections, first, corrected):
-    """Return the largest of the logits of row ``r``, or NaN if any is NaN."""
-    largest = -np.float32(np.inf)
-    for j in range(n):
-        logit = weight * scores[r, j] - (corrections[first + j] if corrected else ZERO)
-        if not logit <= largest:
-            largest = logit
-    return largest

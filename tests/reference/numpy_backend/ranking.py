@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import expit, logsumexp
 
 from freqfm.backends import base
-from freqfm.formulas import codes
+from freqfm.formulas import codes, losses
 
 from .pointwise import log_surrogate, pair_loss
 from .sampling import distribution_of
@@ -90,7 +90,7 @@ class RankingEpochs(base.RankingTrainer):
         separate = problem.negatives_code == codes.NEGATIVES_SEPARATE
         #: Whether each positive has a list of negatives; a softmax may have one for each batch.
         self._separate_lists = separate or not softmax
-        one_positive = separate or problem.constants.get("pairs", False)
+        one_positive = separate or losses.log_surrogate in problem.formulas
         self.block = 1 if one_positive and softmax else problem.block
         self.batches_per_call = 1 << 30
         self._learn = getattr(self, f"_{problem.family}")
@@ -180,28 +180,28 @@ class RankingEpochs(base.RankingTrainer):
         scores = np.einsum("rd,rjd->rj", users.vectors, items.vectors[drawn_items])
         s = (users.vectors[r] * items.vectors[batch.items]).sum(axis=1)
         surrogates, derivatives = scores, np.ones(scores.shape)
-        if problem.constants["pairs"]:
+        of_differences = losses.log_surrogate in problem.formulas
+        if of_differences:
             # A row is one positive, which is part of the differences.
             surrogates, derivatives = log_surrogate(problem.formulas, scores - s[:, None])
         logits = w_others[:, None] * surrogates - log_q
         log_sums = logsumexp(logits, axis=1)
         shares = np.exp(logits - log_sums[:, None]) * derivatives
-        if problem.constants["pairs"]:
+        if of_differences:
             w = np.zeros(len(w))
         log_totals, p = log_sums[r], np.zeros(len(s))
         if problem.include_positive:
             logit = w_others[r] * s - positive_log_q
             log_totals = np.logaddexp(logit, log_totals)
             p = np.exp(logit - log_totals)
-        losses = constant * log_totals - w[r] * s
+        values = constant * log_totals - w[r] * s
         rises = np.zeros(len(s))
-        if len(problem.constants["thresholds"]):
+        if losses.weight_of_positive in problem.formulas:
             temperature = problem.constants["top_temperature"]
             thresholds = problem.constants["thresholds"][batch.users[r]].astype(np.float64)
             top = expit((s - thresholds) / temperature)
-            rises = v * losses * top * (1 - top) / temperature
+            rises = v * values * top * (1 - top) / temperature
             v = v * top
-        losses = v * losses
 
         n_rows = len(batch.users)
         others = np.bincount(r, v * (1 - p), n_rows)
@@ -217,7 +217,7 @@ class RankingEpochs(base.RankingTrainer):
             np.add.at(self._statistics, batch.users, found)
 
         by_positive = scale * (v * (constant * w_others[r] * p - w[r]) + rises)
-        if problem.constants["pairs"]:
+        if of_differences:
             by_positive -= scale * v * constant * w_others[r] * shares.sum(axis=1)
         by_positive = by_positive[:, None]
         by_others = (scale * constant * w_others * others)[:, None] * shares
@@ -227,7 +227,7 @@ class RankingEpochs(base.RankingTrainer):
         by_items = summed(n_items, batch.items, by_positive * users.vectors[r])
         by_items += summed(n_items, drawn_items, by_others[:, :, None] * users.vectors[:, None])
         self._apply(batch, users, items, by_users, by_items, np.append(batch.items, lists))
-        return losses.sum()
+        return (v * values).sum()
 
     def _apply(self, batch, users, items, by_users, by_items, tokens):
         """Move users and items by the gradients of their Units."""

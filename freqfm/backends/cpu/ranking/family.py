@@ -68,6 +68,11 @@ class Family:
         """Return how many positives of a user may stand in one row; None for all."""
         return problem.block
 
+    @staticmethod
+    def formulas_of(problem):
+        """Return what is replaced in kernels, see ``jit.specialised``."""
+        return problem.formulas
+
     @classmethod
     def most_threads(cls, problem, degrees):
         """Return for how many threads a batch has work; None if for any number.

@@ -56,9 +56,19 @@ def _score_others(user, others, inverse, scores):
 
 
 @inlined
-def _push_of_softmax(others, scores, gradient, strength):
-    """Subtract strength times the softmax-weighted mean of the others from the gradient."""
-    n = others.shape[0]
+def _add_gradient(begin, end, weight, user, problem, histories, scratch, rank):
+    """Add the negative gradient of a softmax: the positives less the weighted mean of the others.
+
+    ``_add_gradient_of_pairs`` replaces this for pairwise losses.
+    """
+    items, others = problem.items, problem.others
+    scores, gradient = scratch.scores[rank], scratch.gradients[rank]
+    n, width = others.shape
+    for p in range(begin, end):
+        k = np.uint64(histories.items[p])
+        x = problem.positive * histories.weights[p] / weight
+        for f in range(width):
+            gradient[f] += x * items[k, f]
     largest = scores[0]
     for j in range(n):
         largest = max(largest, scores[j])
@@ -66,16 +76,15 @@ def _push_of_softmax(others, scores, gradient, strength):
     for j in range(n):
         scores[j] = exp_of_minus(max(largest - scores[j], ZERO))
         total += scores[j]
-    scale = strength / total
+    scale = problem.constant * problem.inverse / total
     for j in range(n):
         x = scale * scores[j]
-        for f in range(others.shape[1]):
+        for f in range(width):
             gradient[f] -= x * others[j, f]
 
 
-@inlined
-def _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank):
-    """Add the gradient of the mean log loss of every positive against every other."""
+def _add_gradient_of_pairs(begin, end, weight, user, problem, histories, scratch, rank):
+    """Add the negative gradient of the mean loss of every positive against every other."""
     items, others, inverse = problem.items, problem.others, problem.inverse
     scores, pushes, gradient = scratch.scores[rank], scratch.pushes[rank], scratch.gradients[rank]
     n = others.shape[0]
@@ -102,6 +111,9 @@ def _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank):
             gradient[f] -= x * others[j, f]
 
 
+_OF_PAIRS = {_add_gradient: _add_gradient_of_pairs}
+
+
 @inlined
 def _sum_history(begin, end, items, histories, user):
     """Write the weighted sum of the user's items to ``user``; return the sum of the weights."""
@@ -121,20 +133,10 @@ def _sum_history(begin, end, items, histories, user):
 def _write_gradient(begin, end, weight, user, problem, histories, scratch, rank):
     """Write the negative gradient of a user's loss."""
     gradient = scratch.gradients[rank]
-    width = problem.items.shape[1]
-    for f in range(width):
+    for f in range(problem.items.shape[1]):
         gradient[f] = ZERO
     _score_others(user, problem.others, problem.inverse, scratch.scores[rank])
-    if problem.pairwise:
-        _pull_of_pairs(begin, end, weight, user, problem, histories, scratch, rank)
-        return
-    for p in range(begin, end):
-        k = np.uint64(histories.items[p])
-        x = problem.positive * histories.weights[p] / weight
-        for f in range(width):
-            gradient[f] += x * problem.items[k, f]
-    strength = problem.constant * problem.inverse
-    _push_of_softmax(problem.others, scratch.scores[rank], gradient, strength)
+    _add_gradient(begin, end, weight, user, problem, histories, scratch, rank)
 
 
 @inlined
@@ -161,9 +163,9 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
 
     In each of ``n_steps`` steps the user's vector becomes the unit vector of the gradient plus
     ``inertia`` times itself. A step after which the loss is higher is undone, and the user's
-    inertia is doubled. The loss is, if ``pairwise``, that of ranking each of the user's items
-    above each of the others; else it is -positive * (mean score) + constant * log sum exp(inverse *
-    scores of others).
+    inertia is doubled. The loss is -positive * (mean score) + constant * log sum exp(inverse *
+    scores of others) or, with ``_OF_PAIRS``, that of ranking each of the user's items above each of
+    the others.
     """
     items = problem.items
     gradient = scratch.gradients[rank, : items.shape[1]]
@@ -200,6 +202,7 @@ def fold_in(problem, histories, n_threads, formulas=None):
     lengths = n_others, n_others, width, width, width
     scratch = FoldInScratch(*(aligned_zeros((n_threads, n + _PADDING)) for n in lengths))
     out = aligned_zeros((n, width))
+    formulas = {**(formulas or {}), **(_OF_PAIRS if problem.pairwise else {})}
     with Team(n_threads, formulas) as team:
         team.run(fold_in_rows, problem.in_float32(), histories, scratch, out)
     return out

@@ -29,6 +29,7 @@ from freqfm.backends.cpu.ranking.softmax_rows import (
     has_separate_lists,
     learn_row,
 )
+from freqfm.backends.cpu.ranking.surrogates import SURROGATES
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     apply_gradients,
@@ -46,6 +47,7 @@ from freqfm.formulas.codes import (
     NEGATIVES_SEPARATE,
     NEGATIVES_SHARED,
 )
+from freqfm.formulas.losses import log_surrogate
 
 # The most rows of one tile, the work of one call of BLAS, and the most columns of a tile of scores
 # or of the negatives' gradient, and of the rows' gradient, of which there are fewer. BLAS arranges
@@ -254,6 +256,7 @@ class SoftmaxFamily(Family):
         separate = python_function(has_separate_lists)(problem.negatives_code)
         self.n_listed = n_pairs * width if separate else width
         n_units = size * width if separate else width
+        scores = aligned_zeros((panel, width))
         self._scratch = SoftmaxScratch(
             masks=aligned_zeros((n_pairs, d)),
             lengths=aligned_zeros(n_pairs),
@@ -261,16 +264,24 @@ class SoftmaxFamily(Family):
             sources=aligned_zeros((n_pairs + (0 if separate else width), d)),
             negative_units=aligned_zeros((n_units, d)),
             negative_corrections=aligned_zeros(n_units),
-            scores=aligned_zeros((panel, width)),
-            terms=aligned_zeros((panel if problem.constants["pairs"] else 0, width)),
-            **numbers_of_rows(SoftmaxScratch._fields[8:], n_pairs),
+            scores=scores,
+            bits=scores.view(np.int32),
+            slopes=aligned_zeros((panel if log_surrogate in problem.formulas else 0, width)),
+            **numbers_of_rows(SoftmaxScratch._fields[9:], n_pairs),
         )
 
     @staticmethod
     def block_of(problem):
-        """See ``Family``; with pairs, or a separate list for each positive, rows are positives."""
-        separate = problem.negatives_code == NEGATIVES_SEPARATE or problem.constants["pairs"]
-        return 1 if separate else problem.block
+        """See ``Family``; with surrogates, or a list for each positive, rows are positives."""
+        surrogates = log_surrogate in problem.formulas
+        one = surrogates or problem.negatives_code == NEGATIVES_SEPARATE
+        return 1 if one else problem.block
+
+    @staticmethod
+    def formulas_of(problem):
+        """See ``Family``; a softmax of surrogates is another kernel."""
+        surrogates = SURROGATES if log_surrogate in problem.formulas else {}
+        return {**problem.formulas, **surrogates}
 
     @classmethod
     def _n_rows(cls, problem, degrees):
@@ -318,7 +329,6 @@ class SoftmaxFamily(Family):
             include_positive=problem.include_positive,
             constant=problem.constants["constant"],
             statistics_wanted=problem.statistics_wanted,
-            pairs=problem.constants["pairs"],
             top_temperature=problem.constants["top_temperature"],
             thresholds=problem.constants["thresholds"],
             negatives=negatives,

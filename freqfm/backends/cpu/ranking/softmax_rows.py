@@ -7,12 +7,7 @@ import numpy as np
 
 from freqfm._numba.blas import add_product, product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined
-from freqfm.backends.cpu.logits import (
-    exponentials,
-    largest_logit,
-    largest_of_row,
-    sum_of_exponentials,
-)
+from freqfm.backends.cpu.logits import exponentials, largest_of_row, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
     gather_dropped_row,
     gather_row,
@@ -23,15 +18,14 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_SEPARATE
-from freqfm.formulas.losses import log_surrogate, share_of_top, softmax_with_positive
-from freqfm.formulas.special import exp_of_minus
+from freqfm.formulas.losses import softmax_with_positive, weight_of_positive
 
 # Up to this inverse temperature w, logits of cosines, which are between -w and w, need no search
 # for the largest: shifted by w they stay above -87, below which exponentials underflow in float32.
 _SAFE = np.float32(40)
 
-# Typed as their other values: for literals, functions would be compiled once more.
-FIRST, _FALSE = np.int64(0), np.bool_(False)
+# Typed as its other values: for a literal, functions would be compiled once more.
+FIRST = np.int64(0)
 
 
 class Softmax(NamedTuple):
@@ -44,10 +38,8 @@ class Softmax(NamedTuple):
     include_positive: bool  #: whether the positive is inside the logarithm
     constant: float  #: c
     statistics_wanted: bool
-    pairs: bool  #: whether surrogates of differences of scores are summed; a row is one positive
-    top_temperature: float  #: of the weights of positives, if there are thresholds
-    thresholds: np.ndarray
-    """(n_users,), float32: by its score over this a positive is weighed; empty for no weights."""
+    top_temperature: float  #: of the weights of positives, see ``weight_of_positive``
+    thresholds: np.ndarray  #: (n_users,), of these weights, float32
     negatives: np.ndarray
     """(n_lists, M), int32: a list for each batch of the call, or for each positive. It is not read
     if negatives are drawn for rows, or are the batch's positives or all items."""
@@ -69,13 +61,12 @@ class SoftmaxScratch(NamedTuple):
     negative_units: np.ndarray  #: (M, d) for shared negatives, else (size * M, d)
     negative_corrections: np.ndarray  #: (M,), or (size * M,)
     scores: np.ndarray  #: (rows of a panel, M)
-    terms: np.ndarray  #: the same with pairs, else empty
+    bits: np.ndarray  #: of the scores, int32
+    slopes: np.ndarray  #: the same with surrogates, their derivatives; else empty
     # Of each row, (R,), float64.
     totals: np.ndarray  #: sum of the exponentials
     shifts: np.ndarray  #: of their logits
     log_sums: np.ndarray  #: logarithm of the sum at temperature one
-    positives: np.ndarray  #: score of the only positive, with pairs
-    pulls: np.ndarray  #: derivatives of the surrogates, summed, with pairs
     losses: np.ndarray
     weights: np.ndarray
     plain_losses: np.ndarray  #: loss at temperature one
@@ -118,63 +109,46 @@ def gather_negatives(begin, end, first, to, softmax, items, scratch):
 
 
 @inlined
-def _surrogates_of_row(r, s, n, first, inverse, softmax, scratch):
-    """Turn the scores in row ``s`` into derivatives of surrogates to the power ``inverse``."""
-    scores, terms, corrections = scratch.scores, scratch.terms, scratch.negative_corrections
-    positive = np.float32(scratch.positives[r])
-    for j in range(n):
-        value, derivative = log_surrogate(scores[s, j] - positive)
-        terms[s, j] = inverse * value
-        scores[s, j] = derivative
-    if softmax.corrected:
-        for j in range(n):
-            terms[s, j] -= corrections[first + j]
-    shift = largest_of_row(terms.view(np.int32), s, n)
-    for j in range(n):
-        terms[s, j] = exp_of_minus(max(shift - terms[s, j], ZERO))
-        scores[s, j] *= terms[s, j]
-    # Sums have loops of one array, see ``exponentials``.
-    total = ZERO
-    for j in range(n):
-        total += terms[s, j]
-    pull = ZERO
-    for j in range(n):
-        pull += scores[s, j]
-    scratch.totals[r] = total
-    scratch.shifts[r] = shift
-    scratch.pulls[r] = pull
+def values_of_row(r, s, n, batch, softmax, items, scratch):
+    """Turn the scores in row ``s`` into the values that row ``r`` takes a softmax of.
+
+    Returns whether these are at most 1. Here they are the scores; see ``surrogates``.
+    """
+    return softmax.cosine
 
 
 @inlined
-def _score_of_positive(r, batch, softmax, items, scratch):
-    """Return the score of the only positive of row ``r``."""
-    table = items.table.weights
-    k = np.uint64(batch.data.items[batch.data.row_starts[batch.first_row + r]])
-    dot = ZERO
-    for f in range(table.shape[1]):
-        dot += table[k, f] * scratch.sources[r, f]
-    return dot / (row_length(table, k, table.shape[1]) if softmax.cosine else ONE)
+def derivatives_of_row(r, s, n, batch, softmax, scratch):
+    """Multiply the exponentials in row ``s`` by the derivatives of the values by the scores.
+
+    Returns by how much a positive's score lowers the loss: directly, and in all.
+    """
+    inverse = np.float64(softmax.inverse_temperatures[user_of(batch, r), 0])
+    return inverse, inverse
 
 
 @inlined
-def _exponentials_of_row(r, s, n, first, inverse, softmax, scratch):
-    """Turn the scores in row ``s`` into exponentials, and keep their sums for row ``r``."""
-    scores = scratch.scores
-    corrections = scratch.negative_corrections
+def _exponentials_of_row(r, s, n, first, bounded, softmax, inverse, scratch):
+    """Turn the values in row ``s`` into exponentials of their logits, with their sum for row ``r``.
+
+    ``bounded`` says that the values are at most 1.
+    """
+    scores, corrections = scratch.scores, scratch.negative_corrections
     if softmax.statistics_wanted:
-        top = ONE
-        if not softmax.cosine:
-            top = largest_logit(scores, s, n, ONE, corrections, first, _FALSE)
-        total = sum_of_exponentials(scores, s, n, top)
-        scratch.log_sums[r] = top + math.log(total)
-    drawn = softmax.negatives_code == NEGATIVES_DRAWN
-    if softmax.cosine and inverse <= _SAFE and not drawn:
+        top = ONE if bounded else largest_of_row(scratch.bits, s, n)
+        scratch.log_sums[r] = top + math.log(sum_of_exponentials(scores, s, n, top))
+    weight = inverse
+    if softmax.corrected:
+        # This is a separate loop because LLVM compiles a loop over two arrays twice, vectorised and
+        # for arrays close to each other: a sum in it would depend on where they are in memory.
+        for j in range(n):
+            scores[s, j] = inverse * scores[s, j] - corrections[first + j]
+        weight = ONE
+    if bounded and inverse <= _SAFE and softmax.negatives_code != NEGATIVES_DRAWN:
         shift = inverse - softmax.smallest_correction
     else:
-        shift = largest_logit(scores, s, n, inverse, corrections, first, softmax.corrected)
-    scratch.totals[r] = exponentials(
-        scores, s, n, inverse, corrections, first, softmax.corrected, shift
-    )
+        shift = weight * largest_of_row(scratch.bits, s, n)
+    scratch.totals[r] = exponentials(scores, s, n, weight, shift)
     scratch.shifts[r] = shift
 
 
@@ -198,11 +172,12 @@ def _share_of_positive(p, k, logit, log_sum, batch, softmax, occurrences):
 
 
 @inlined
-def _learn_positives(r, batch, softmax, items, scratch):
+def _learn_positives(r, inverse, pull, batch, softmax, items, scratch):
     """Write the gradient of the positives of row ``r`` to the row's and to the occurrences.
 
-    The loss and the weight of the row go to the scratch. Returns the weight of the positives times
-    the share of the negatives in their softmax.
+    ``inverse`` and ``pull`` are the results of ``derivatives_of_row``. The loss and the weight of
+    the row go to the scratch. Returns the weight of the positives times the share of the negatives
+    in their softmax.
     """
     table, occurrences = items.table.weights, items.occurrences
     width = table.shape[1]
@@ -210,13 +185,8 @@ def _learn_positives(r, batch, softmax, items, scratch):
     gradients = scratch.user_gradients
     u = user_of(batch, r)
     log_sum = scratch.shifts[r] + math.log(scratch.totals[r])
-    inverse = np.float64(softmax.inverse_temperatures[u, 0])
+    threshold = np.float64(softmax.thresholds[u])
     negative_inverse = np.float64(softmax.inverse_temperatures[u, 1])
-    pull = inverse
-    if softmax.pairs:
-        # The surrogates depend on the positive's score too.
-        pull = softmax.constant * negative_inverse * scratch.pulls[r] / scratch.totals[r]
-        inverse = 0.0
     for f in range(width):
         gradients[r, f] = ZERO
     loss = 0.0
@@ -239,12 +209,9 @@ def _learn_positives(r, batch, softmax, items, scratch):
         weight += v
         plain_scores += v * score
         value = softmax.constant * log_total - inverse * score
-        rise = 0.0
-        if softmax.thresholds.shape[0] > 0:
-            threshold = np.float64(softmax.thresholds[u])
-            top = share_of_top(score, threshold, softmax.top_temperature)
-            v *= top
-            rise = v * (1.0 - top) / softmax.top_temperature * value
+        factor, by_score = weight_of_positive(score, threshold, softmax.top_temperature)
+        rise = v * by_score * value
+        v *= factor
         loss += v * value
         others += v * (1.0 - share)
         slope += score * (v * (pull - negative_inverse) - rise)
@@ -297,12 +264,10 @@ def learn_row(rank, r, panel, batch, softmax, items, scratch):
     if separate:
         _score_separate_list(rank, r, panel, softmax, batch, items, scratch)
     inverse = softmax.inverse_temperatures[user_of(batch, r), 1]
-    if softmax.pairs:
-        scratch.positives[r] = _score_of_positive(r, batch, softmax, items, scratch)
-        _surrogates_of_row(r, s, m, first, inverse, softmax, scratch)
-    else:
-        _exponentials_of_row(r, s, m, first, inverse, softmax, scratch)
-    others = _learn_positives(r, batch, softmax, items, scratch)
+    bounded = values_of_row(r, s, m, batch, softmax, items, scratch)
+    _exponentials_of_row(r, s, m, first, bounded, softmax, inverse, scratch)
+    linear, pull = derivatives_of_row(r, s, m, batch, softmax, scratch)
+    others = _learn_positives(r, linear, pull, batch, softmax, items, scratch)
     factor = np.float32(batch.scale * softmax.constant * inverse * others / scratch.totals[r])
     for j in range(m):
         scratch.scores[s, j] *= factor

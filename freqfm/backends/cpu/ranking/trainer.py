@@ -40,7 +40,7 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
     def __init__(self, problem, n_threads):
         family, degrees = FAMILIES[problem.family], np.diff(problem.known[0])
         n_threads = min(n_threads, family.most_threads(problem, degrees) or n_threads)
-        super().__init__(problem.rule, n_threads, problem.formulas)
+        super().__init__(problem.rule, n_threads, family.formulas_of(problem))
         self._problem = problem
         n_pairs = len(problem.known[1])
         block = family.block_of(problem)

@@ -219,7 +219,7 @@ def _differentiate_scores(rank, c, b, first, last, batch, scratch):
         p += 1
     # Scores are at most the log-sum: probabilities are exponentials of the differences.
     log_sum = scratch.log_sums[b]
-    exponentials(scores, b, last - first, ONE, scratch.log_sums, 0, False, log_sum)
+    exponentials(scores, b, last - first, ONE, log_sum)
     p = cursor
     while p < stop and items[p] < last:
         scores[b, items[p] - first] -= weights[p] / batch.totals[b]
