@@ -33,15 +33,19 @@ from freqfm import (
     RaFMRegressor,
     backends,
 )
-from freqfm._numba.code_cache import Fingerprint
-from freqfm._numba.jit import JIT_DISABLED, specialised
+from freqfm._numba.code_cache import Fingerprint, names_used
+from freqfm._numba.jit import JIT_DISABLED, python_function, specialised
 from freqfm.backbones import Features
 from freqfm.backends.cpu.fm.plain import fm_score, fm_train
+from freqfm.backends.cpu.ranking.fold_in import OF_PAIRS, fold_in_rows
+from freqfm.backends.cpu.ranking.softmax import softmax_train
+from freqfm.backends.cpu.ranking.surrogates import SURROGATES
 from freqfm.datasets import make_interactions
 from freqfm.estimators.fm.targets import base_score, expect, mean_loss, warn_of_spread
 from freqfm.losses import (
     CCL,
     LOSSES,
+    PSL,
     RANKING_LOSSES,
     Huber,
     LogLoss,
@@ -49,6 +53,8 @@ from freqfm.losses import (
     PairwiseLoss,
     Poisson,
     Quantile,
+    SLatK,
+    Softmax,
     SquaredError,
 )
 from freqfm.optimizers import FASGD, Adagrad, Adam
@@ -695,3 +701,32 @@ def test_a_formula_calls_others():
     # Where the sum of the derivatives is zero.
     best = base_score(WithHelper(), False, SCORE, weight)
     assert np.sinh(best - SCORE.astype(float)).mean() == pytest.approx(0, abs=1e-4)
+
+
+def names_in(kernel, formulas):
+    """Return the names of all functions that a kernel with some formulas calls."""
+    functions = [python_function(specialised(kernel, formulas))]
+    for function in functions:
+        used = map(python_function, names_used(function).values())
+        functions += [
+            value
+            for value in used
+            if isinstance(value, types.FunctionType)
+            and value.__module__.startswith("freqfm")
+            and value not in functions
+        ]
+    return {function.__name__ for function in functions}
+
+
+def test_kernels_have_the_formulas_of_their_loss_alone():
+    surrogate = {"_log_of_tanh_plus_one", "_write_surrogates", "_multiply_by_slopes"}
+    for loss, own, formulas in [
+        (Softmax(), set(), {}),
+        (SLatK(), {"share_of_top"}, {}),
+        (PSL(), surrogate, SURROGATES),
+    ]:
+        names = names_in(softmax_train, {**loss.replacements(), **formulas})
+        assert names & {"log_surrogate", "share_of_top", *surrogate} == own
+    for formulas, own in ({}, "_add_gradient"), (OF_PAIRS, "_add_gradient_of_pairs"):
+        names = names_in(fold_in_rows, formulas)
+        assert {name for name in names if name.startswith("_add_gradient")} == {own}

@@ -111,7 +111,8 @@ def _add_gradient_of_pairs(begin, end, weight, user, problem, histories, scratch
             gradient[f] -= x * others[j, f]
 
 
-_OF_PAIRS = {_add_gradient: _add_gradient_of_pairs}
+#: Replacements for pairwise losses, see ``jit.specialised``.
+OF_PAIRS = {_add_gradient: _add_gradient_of_pairs}
 
 
 @inlined
@@ -164,7 +165,7 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
     In each of ``n_steps`` steps the user's vector becomes the unit vector of the gradient plus
     ``inertia`` times itself. A step after which the loss is higher is undone, and the user's
     inertia is doubled. The loss is -positive * (mean score) + constant * log sum exp(inverse *
-    scores of others) or, with ``_OF_PAIRS``, that of ranking each of the user's items above each of
+    scores of others) or, with ``OF_PAIRS``, that of ranking each of the user's items above each of
     the others.
     """
     items = problem.items
@@ -202,7 +203,7 @@ def fold_in(problem, histories, n_threads, formulas=None):
     lengths = n_others, n_others, width, width, width
     scratch = FoldInScratch(*(aligned_zeros((n_threads, n + _PADDING)) for n in lengths))
     out = aligned_zeros((n, width))
-    formulas = {**(formulas or {}), **(_OF_PAIRS if problem.pairwise else {})}
+    formulas = {**(formulas or {}), **(OF_PAIRS if problem.pairwise else {})}
     with Team(n_threads, formulas) as team:
         team.run(fold_in_rows, problem.in_float32(), histories, scratch, out)
     return out
