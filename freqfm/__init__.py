@@ -31,6 +31,10 @@ if TYPE_CHECKING:
         DeepFMRegressor as DeepFMRegressor,
     )
     from freqfm.estimators.fm.fields import column_fields as column_fields
+    from freqfm.estimators.fm.fwfm import (
+        FwFMClassifier as FwFMClassifier,
+        FwFMRegressor as FwFMRegressor,
+    )
     from freqfm.estimators.fm.plain import FMClassifier as FMClassifier, FMRegressor as FMRegressor
     from freqfm.estimators.fm.rafm import (
         RaFMClassifier as RaFMClassifier,
@@ -51,6 +55,8 @@ _LAZY = {
     "DeepFMRegressor": "freqfm.estimators.fm.deepfm",
     "FMClassifier": "freqfm.estimators.fm.plain",
     "FMRegressor": "freqfm.estimators.fm.plain",
+    "FwFMClassifier": "freqfm.estimators.fm.fwfm",
+    "FwFMRegressor": "freqfm.estimators.fm.fwfm",
     "RaFMClassifier": "freqfm.estimators.fm.rafm",
     "RaFMRegressor": "freqfm.estimators.fm.rafm",
     "ALSRecommender": "freqfm.estimators.recommenders.als",

@@ -74,7 +74,7 @@ DOCUMENTS = [["a", "b", "c", "a", "d"], ["b", "d", "d"]] * 4
 
 # What every use needs, and what only further training needs.
 OF_MACHINES = {"n_features_in_", "intercept_", "coef_", "factors_", "_factors", "ranks_"}
-OF_MACHINES |= {"feature_ranks_", "factor_rows_", "_tower", "_layer_widths", "fields_"}
+OF_MACHINES |= {"feature_ranks_", "factor_rows_", "_dense", "_layer_widths", "fields_"}
 OF_RECOMMENDERS = {"n_features_in_", "item_factors_", "item_counts_", "_history", "layers_"}
 OF_RECOMMENDERS |= {"_inverse_temperatures", "_fold_in", "user_factors_", "input_factors_"}
 OF_RECOMMENDERS |= {f"_history.{field}" for field in ("indptr", "indices", "weights")}

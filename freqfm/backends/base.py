@@ -73,13 +73,25 @@ class Tower(NamedTuple):
     n_fields: int
 
 
+class FieldWeights(NamedTuple):
+    """A weight for each pair of fields, which multiplies the interactions of their features.
+
+    Pairs are in the order of ``numpy.triu_indices``: the first field with itself and all others,
+    the second with itself and those after it, and so on.
+    """
+
+    weights: np.ndarray  #: (n_pairs,), float32, less 1: with zeros the machine is a plain one
+    fields: np.ndarray  #: (n_features,), from 0 on, int32
+    n_fields: int
+
+
 class FMWeights(NamedTuple):
     """The weights of one output; float32, updated in place."""
 
     intercept: np.ndarray  #: (1,)
     linear: np.ndarray  #: (n,)
     factors: np.ndarray | RankedTables  #: (n, d), or tables of several ranks
-    tower: Tower | None = None  #: on top of factors of one rank
+    dense: Tower | FieldWeights | None = None  #: what all rows use, beside factors of one rank
 
 
 class FMObjective(NamedTuple):
@@ -110,18 +122,18 @@ class RankedTraining(NamedTuple):
     state_layout: np.ndarray
 
 
-class TowerTraining(NamedTuple):
-    """How the towers of all outputs are trained, beside what an FMProblem describes."""
+class DenseTraining(NamedTuple):
+    """How the dense weights of all outputs are trained, beside what an FMProblem describes."""
 
-    #: The optimizer state of each tower: two arrays of shape (n_weights,), or empty ones.
+    #: The optimizer state of each output's: two arrays of shape (n_weights,), or empty ones.
     states: list
     #: (n_weights,), float32: the multiple of a weight that each unit of the rows' weight adds to
     #: its gradient.
     penalties: np.ndarray
-    #: (n_layers + 1,), float32: shares of the input's and of every layer's values that are dropped.
-    #: Value f of level l, of the row at place r of an epoch, is dropped by 16 bits of a hash, as
-    #: those of users' vectors are; the stream is number 1 of the epoch, and the row's key its
-    #: number r * (n_layers + 1) + l.
+    #: (n_layers + 1,), float32, empty without a tower: shares of the input's and of every layer's
+    #: values that are dropped. Value f of level l, of the row at place r of an epoch, is dropped by
+    #: 16 bits of a hash, as those of users' vectors are; the stream is number 1 of the epoch, and
+    #: the row's key its number r * (n_layers + 1) + l.
     dropouts: np.ndarray
     rule: UpdateRule  #: with one rate for all weights
     formulas: dict = MappingProxyType({})  #: custom formulas of the step, as in ``FMProblem``
@@ -155,7 +167,7 @@ class FMProblem(NamedTuple):
     ranked: RankedTraining | None  #: None unless the factors are ``RankedTables``
     weights: list  #: of FMWeights, one for each output
     states: list  #: of the optimizer, one for each output
-    tower: TowerTraining | None = None  #: None unless the weights have towers
+    dense: DenseTraining | None = None  #: None unless the weights have dense ones
     #: Custom formulas by the functions that they replace, see ``freqfm._numba.jit.specialised``.
     formulas: dict = MappingProxyType({})
 

@@ -128,8 +128,8 @@ class Layout(TableLayout):
                 array = getattr(state, name)
                 width = array.shape[1] if array.ndim == 2 else 1
                 self._add(array, (1, -1, width), by_token, state_rule)
-        if getattr(model, "_has_tower", False):
-            for array in (model._tower, *model._tower_state.values()):
+        if getattr(model, "_has_dense", False):
+            for array in (model._dense, *model._dense_state.values()):
                 self._add(array, (n_outputs, 1, -1), 0, MEANS)
         self._add(model._n_steps, (1, 1, 1), 0, LARGEST)
 

@@ -14,7 +14,7 @@ from freqfm.backends.base import TrainedTable
 from freqfm.formulas import codes
 
 # The attributes of estimators that hold an optimizer's arrays; None in a copy without them.
-STATES = ("_training", "_states", "_optimizer_state", "_tower_state")
+STATES = ("_training", "_states", "_optimizer_state", "_dense_state")
 
 # The optimizer's names of what kernels know by other names.
 _SHAPES = {"per_row": "per_row", "first": "factors_first", "second": "factors_second"}

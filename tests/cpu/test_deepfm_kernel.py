@@ -14,6 +14,7 @@ from freqfm import DeepFMClassifier, DeepFMRegressor, backends
 from freqfm._input.validation import canonical_csr
 from freqfm.backends.base import FMWeights
 from freqfm.backends.cpu.fm import deep as deepfm
+from freqfm.backends.cpu.fm import dense
 from freqfm.optimizers import SGD, Adagrad, Adam
 
 FIELDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 1, 1, 0])
@@ -76,11 +77,11 @@ def test_training_equals_the_reference(use, case):  # noqa: F811
 
 @BOTH_INPUTS
 def test_batches_of_many_tiles_equal_the_reference(use, fields):  # noqa: F811
-    n = deepfm.TILE * (deepfm.N_CHUNKS + 2) + 5
+    n = deepfm.TILE * (dense.N_CHUNKS + 2) + 5
     X, y = rows(n + 70)
     params = {"batch_size": n, "optimizer": SGD(0.1), "dropout": 0.3}
     cpu, numpy = fit_both(use, model_of(fields=fields, **params), X, y)
-    for name in ("factors_", "_tower", "loss_curve_"):
+    for name in ("factors_", "_dense", "loss_curve_"):
         assert_near(getattr(numpy, name), getattr(cpu, name), name)
 
 
@@ -160,9 +161,9 @@ def test_towers_that_have_diverged_give_no_number():
     X, y = rows()
     model = model_of().fit(X, y)
     (output,) = model._outputs()
-    weights = output.tower.weights.copy()
+    weights = output.dense.weights.copy()
     weights[0] = np.nan  # of the first layer, after which there is another one
-    output = output._replace(tower=output.tower._replace(weights=weights))
+    output = output._replace(dense=output.dense._replace(weights=weights))
     assert np.isnan(backends.get().fm_scores(canonical_csr(X), [output], 1)).all()
 
 

@@ -38,7 +38,7 @@ def model_of(cls=DeepFMClassifier, **params):
 
 def assert_same_tower(one, other):
     assert_same_model(one, other)
-    assert_array_equal(one._tower, other._tower)
+    assert_array_equal(one._dense, other._dense)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_epochs_equal_fits_of_one(log, cls, hidden):
     once, part = model_of(cls, max_iter=3, **options).fit(X, y), model_of(cls, **options)
     for _ in range(3):
         part.partial_fit(X, y, **({"classes": [0, 1]} if cls is DeepFMClassifier else {}))
-    assert_array_equal(part._tower, once._tower)
+    assert_array_equal(part._dense, once._dense)
     assert_array_equal(part.factors_, once.factors_)
 
 
@@ -154,11 +154,11 @@ def test_early_stopping_keeps_the_tower_of_the_best_epoch(log):
 def test_a_diverged_fit_keeps_the_last_finite_model(log):
     X, y = log
     model = model_of(max_iter=1, early_stopping=False).fit(X, y)
-    before = model._tower.copy()
+    before = model._dense.copy()
     model.set_params(warm_start=True, layer_optimizer=Adam(1e30))
     with pytest.raises(DivergenceError, match="a smaller rate of layer_optimizer"):
         model.fit(X, y)
-    assert_array_equal(model._tower, before)
+    assert_array_equal(model._dense, before)
 
 
 def test_pickled_models_predict_and_continue(log):
@@ -185,7 +185,7 @@ def test_a_weight_is_so_many_rows(log):
     weighted = clone(model).fit(X, y, sample_weight=weight)
     repeated = np.repeat(np.arange(len(y)), weight)
     repeated = clone(model).fit(X[repeated], y[repeated])
-    assert_allclose(weighted._tower, repeated._tower, atol=1e-6)
+    assert_allclose(weighted._dense, repeated._dense, atol=1e-6)
 
 
 def test_class_weight(log):
@@ -243,7 +243,7 @@ def test_a_model_is_not_continued_by_another(log, changed):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("_tower", np.zeros((1, 3), dtype=np.float32)),
+        ("_dense", np.zeros((1, 3), dtype=np.float32)),
         ("fields_", np.full(410, -1, dtype=np.int32)),
         ("fields_", np.zeros(3, dtype=np.int32)),
         ("_layer_widths", np.array([3, 5])),

@@ -39,7 +39,7 @@ def trained(model, chunks):
 def everything(model):
     """Return all arrays that training changes, copied."""
     states = [array for state in model._optimizer_state for array in state.values()]
-    tower = [model._tower, *model._tower_state.values()] if hasattr(model, "_tower") else []
+    tower = [model._dense, *model._dense_state.values()] if hasattr(model, "_dense") else []
     arrays = [*fitted(model).values(), *states, *tower, model._n_steps, model._target_sums]
     return copy.deepcopy(arrays)
 

@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm.datasets import make_clicks
-from freqfm.estimators.fm.rafm_layout import assign_levels
+from freqfm.estimators.fm.factors.layout import assign_levels
 from freqfm.optimizers import Adam
 
 

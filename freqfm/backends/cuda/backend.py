@@ -1,6 +1,6 @@
 """The backend "cuda": kernels for NVIDIA GPUs, see the folder's docstring."""
 
-from freqfm.backends.base import Backend, CPUOnlyError
+from freqfm.backends.base import Backend, CPUOnlyError, FieldWeights, Tower
 from freqfm.backends.cuda.fm.trainer import DeviceRows, FMEpochs, fm_scores
 from freqfm.backends.cuda.ranking.histories import fold_in, sum_histories
 from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
@@ -17,9 +17,10 @@ def _cpu_only(what):
     return method
 
 
-def _refuse_towers(weights):
-    if weights[0].tower is not None:
-        raise CPUOnlyError("DeepFM runs on the CPU only; set device='cpu', or device='auto'.")
+def _refuse_dense(weights):
+    name = {Tower: "DeepFM", FieldWeights: "FwFM"}.get(type(weights[0].dense))
+    if name:
+        raise CPUOnlyError(f"{name} runs on the CPU only; set device='cpu', or device='auto'.")
 
 
 class CUDABackend(Backend):
@@ -45,7 +46,7 @@ class CUDABackend(Backend):
 
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, see ``Backend``."""
-        _refuse_towers(problem.weights)
+        _refuse_dense(problem.weights)
         return FMEpochs(self.device, problem)
 
     def fm_rows(self, X):
@@ -54,7 +55,7 @@ class CUDABackend(Backend):
 
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output, see ``Backend``."""
-        _refuse_towers(weights)
+        _refuse_dense(weights)
         return fm_scores(self.device, X, weights)
 
     # Recommenders.

@@ -191,8 +191,8 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     def _ranked_training(self):
         """Return the RankedTraining of factors of several ranks, or None for a single rank."""
 
-    def _tower_training(self, total_weight):
-        """Return the TowerTraining of dense layers, for rows of some weight, or None."""
+    def _dense_training(self, total_weight):
+        """Return the DenseTraining of weights that all rows use, or None without any."""
 
     def _row_weights(self, y, weight, class_weights):
         """Return the weights of rows times those of their classes; unchanged without classes."""
@@ -283,7 +283,8 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
         The strength of a pair is how much the score of two features with the value 1 differs from
         the sum of their separate effects: <v_i, v_j> in a factorization machine; in RaFM at the
-        lower of their ranks; in DeepFM including the tower's effect.
+        lower of their ranks; in FwFM times the weight of their fields; in DeepFM including the
+        tower's effect.
 
         Parameters
         ----------
@@ -735,7 +736,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             weights=self._outputs(),
             states=states,
             ranked=self._ranked_training(),
-            tower=self._tower_training(total_weight),
+            dense=self._dense_training(total_weight),
             formulas=loss.replacements(self._of_classes) | optimizer.replacements(),
             arrays=self._trained_arrays(),
             score=self._validation_score,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from freqfm.estimators.fm.factors.tower import FactorsWithTower
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
-from freqfm.estimators.fm.tower import FactorsWithTower
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -10,7 +10,7 @@ from scipy import sparse
 from freqfm import backends
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import count_columns, count_threads
-from freqfm.backends.base import FMObjective, FMProblem, RankedTraining, Snapshot, TowerTraining
+from freqfm.backends.base import DenseTraining, FMObjective, FMProblem, RankedTraining, Snapshot
 from freqfm.estimators.fm.targets import base_score
 from freqfm.estimators.training import TrainingTask
 from freqfm.losses import Loss
@@ -100,7 +100,7 @@ class FMFit(NamedTuple):
     weights: list  #: of FMWeights, one for each output
     states: list  #: of OptimizerState, one for each output
     ranked: RankedTraining | None
-    tower: TowerTraining | None
+    dense: DenseTraining | None
     formulas: dict  #: custom formulas of the loss and the optimizer
     arrays: list  #: all that training changes
     score: Callable  #: of targets, scores and weights of validation rows
@@ -162,7 +162,7 @@ class FMTrainer(ModelTask):
             # Penalties are part of the objective, so there is no weight decay.
             rule=optimizer.update_rule(),
             ranked=fit.ranked,
-            tower=fit.tower,
+            dense=fit.dense,
             weights=fit.weights,
             states=fit.states,
             formulas=fit.formulas,

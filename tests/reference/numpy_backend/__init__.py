@@ -8,9 +8,9 @@ negatives drawn as by any other backend.
 
 import numpy as np
 
-from freqfm.backends.base import Backend, Exclusions
+from freqfm.backends.base import Backend, Exclusions, FieldWeights, Tower
 
-from . import deepfm, streams
+from . import deepfm, fwfm, streams
 from .autoencoder import AutoencoderEpochs
 from .fm import FMEpochs, scores
 from .least_squares import least_squares
@@ -33,11 +33,13 @@ class NumpyBackend(Backend):
 
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs."""
-        return (FMEpochs if problem.tower is None else deepfm.DeepFMEpochs)(problem)
+        of_dense = {Tower: deepfm.DeepFMEpochs, FieldWeights: fwfm.FwFMEpochs}
+        return of_dense.get(type(problem.weights[0].dense), FMEpochs)(problem)
 
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output."""
-        of_output = scores if weights[0].tower is None else deepfm.scores
+        of_dense = {Tower: deepfm.scores, FieldWeights: fwfm.scores}
+        of_output = of_dense.get(type(weights[0].dense), scores)
         return np.stack([of_output(X.toarray(), output) for output in weights])
 
     def expected_targets(self, loss_code, formulas, scores):

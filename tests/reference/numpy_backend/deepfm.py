@@ -34,7 +34,7 @@ def inputs_of(X, table, tower):
 
 def forward(X, weights, masks=None):
     """Return scores, and the values of the input and of every layer, times their masks."""
-    tower, table = weights.tower, weights.factors.astype(np.float64)
+    tower, table = weights.dense, weights.factors.astype(np.float64)
     masks = masks or [1.0] * len(tower.widths)
     values = [masks[0] * inputs_of(X, table, tower)]
     layers, out = layers_of(tower)
@@ -67,7 +67,7 @@ class DeepFMEpochs(FMEpochs):
     """What ``Backend.fm_trainer`` returns for machines with towers."""
 
     def __init__(self, problem):
-        pairs = zip(problem.states, problem.tower.states, strict=True)
+        pairs = zip(problem.states, problem.dense.states, strict=True)
         super().__init__(problem._replace(states=list(pairs)))
 
     def run_epoch(self, epoch, n_steps):
@@ -91,7 +91,7 @@ class DeepBatch(Batch):
 
     def __init__(self, problem, rows, number, weights, states, target):
         state, self.tower_state = states
-        self.training, self.tower = problem.tower, weights.tower
+        self.training, self.tower = problem.dense, weights.dense
         super().__init__(problem, rows, number, weights, state, target)
         self.number = number
 

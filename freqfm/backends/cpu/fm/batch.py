@@ -14,6 +14,7 @@ stage: that takes longer. Every sum has a fixed order that does not depend on th
 so results do not either.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +39,8 @@ _ONE = np.uint64(1)
 # Of the type of tokens, so that functions are not compiled again for the intercept.
 _FIRST = np.uint64(0)
 
-# How many entries and tokens ahead vectors are prefetched.
-ENTRIES_AHEAD, _TOKENS_AHEAD = np.uint64(32), np.uint64(16)
+# How many entries and tokens ahead vectors are prefetched, and occurrences of a token ahead, sums.
+ENTRIES_AHEAD, _TOKENS_AHEAD, _OCCURRENCES_AHEAD = np.uint64(32), np.uint64(16), np.uint64(8)
 
 
 class Rows(NamedTuple):
@@ -123,6 +124,13 @@ class TokenSums(NamedTuple):
     derivative: float  #: of the loss by the linear weight
     weight: float
     curvature: float
+
+
+class Along(NamedTuple):
+    """What vectors of tokens are moved along: derivative * x * (sum - own x v) of their rows."""
+
+    sums: np.ndarray  #: (batch_size, d), of x v, or what takes their place
+    own: float  #: float32, by how much they include the token itself
 
 
 class CSRRows(NamedTuple):
@@ -403,7 +411,9 @@ def step_scalars(number, part, problem, weights, state, batch, scratch):
 @inlined
 def add_gradient(t, width, derivatives, sums, batch, total):
     """Add derivative * x * (sum of x v) of the rows that hold a token to its gradient."""
+    last = np.uint64(batch.starts[np.uint64(batch.n_tokens[0])]) - _ONE
     for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+        prefetch_row(sums, batch.rows[min(p + _OCCURRENCES_AHEAD, last)])
         j = np.uint64(batch.rows[p])
         multiple = derivatives[j] * batch.values[p]
         for f in range(width):
@@ -411,8 +421,8 @@ def add_gradient(t, width, derivatives, sums, batch, total):
 
 
 @inlined
-def sum_gradient(t, penalty, vector, derivatives, sums, batch, total):
-    """Write the gradient by a token's vector: derivative * x * (sum of x v - x v_k) + alpha v_k.
+def sum_gradient(t, penalty, vector, along, derivatives, batch, total):
+    """Write the gradient by a token's vector: derivative * x * (sum - own x v_k) + alpha v_k.
 
     Sums are kept in double precision: they are exact for the purposes of float32 weights, in
     whatever order.
@@ -420,10 +430,10 @@ def sum_gradient(t, penalty, vector, derivatives, sums, batch, total):
     width, factor = np.uint64(vector.shape[0]), penalty
     for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
         x = np.float64(batch.values[p])
-        factor -= derivatives[np.uint64(batch.rows[p])] * x * x
+        factor -= derivatives[np.uint64(batch.rows[p])] * x * x * along.own
     for f in range(width):
         total[f] = factor * vector[f]
-    add_gradient(t, width, derivatives, sums, batch, total)
+    add_gradient(t, width, derivatives, along.sums, batch, total)
 
 
 @inlined
@@ -447,3 +457,30 @@ def move_vector(i, rate, step, rule, table, state, total, gradient):
     """Move row ``i`` of a table along its gradient; ``state`` are the tables of its state."""
     round_gradient(table.shape[1], step.scale, total, gradient)
     step_row(rule, rate, step.root_correction, table, i, gradient, *state)
+
+
+@inlined
+def _differentiate_row(p, penalty, scale, along, vector, batch, derivatives, gradient):
+    """Write the gradient by the vector of a token that occurs once, at ``p``, as most do."""
+    j, x = np.uint64(batch.rows[p]), np.float64(batch.values[p])
+    multiple = derivatives[j] * x
+    factor = penalty - multiple * x * along.own
+    for f in range(np.uint64(vector.shape[0])):
+        gradient[f] = np.float32(scale * (factor * vector[f] + multiple * along.sums[j, f]))
+
+
+@inlined
+def step_vector(t, rank, along, step, rule, tables, batch, scratch):
+    """Update the vector of a token; ``tables`` are the factors and the tables of their state."""
+    factors, first, second = tables
+    rate, penalty, k = scratch.rates[t], scratch.penalties[t], np.uint64(batch.tokens[t])
+    if math.isnan(rate):
+        return
+    total, gradient, p = scratch.totals[rank], scratch.gradients[rank], np.uint64(batch.starts[t])
+    if batch.starts[t + _ONE] - batch.starts[t] == 1:
+        derivatives = scratch.derivatives
+        _differentiate_row(p, penalty, step.scale, along, factors[k], batch, derivatives, gradient)
+    else:
+        sum_gradient(t, penalty, factors[k], along, scratch.derivatives, batch, total)
+        round_gradient(factors.shape[1], step.scale, total, gradient)
+    step_row(rule, rate, step.root_correction, factors, k, gradient, first, second)

@@ -21,7 +21,6 @@ import numpy as np
 
 from freqfm._numba.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
-from freqfm.backends.base import UpdateRule
 from freqfm.backends.cpu.fm.batch import (
     Scratch,
     differentiate,
@@ -32,46 +31,21 @@ from freqfm.backends.cpu.fm.batch import (
     step_scalars,
     sum_row,
 )
+from freqfm.backends.cpu.fm.dense import count_chunks, step_dense, tiles_of_chunk
 from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
-from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.rng import hash64, stream_key
-from freqfm.formulas.steps import layer_corrections, step_layer
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 #: Rows of one matrix product.
 TILE = 64
 
-#: The tiles of a batch are cut into at most this many chunks, each with a gradient by the tower.
-N_CHUNKS = 16
-
-#: Weights of the tower that a thread steps at a time.
-BLOCK = 1024
-
 # Dropout uses 16 bits of a hash for each value, so a hash serves four values.
 _BITS, _LOW_BITS, _LEVELS, _LANES = np.uint64(16), np.uint64(0xFFFF), 65536.0, 4
 
 # The random stream of dropout, see ``base.Stream``.
 _OF_DROPOUT = 1
-
-
-class Layers(NamedTuple):
-    """How the weights of a tower move."""
-
-    table: np.ndarray  #: (1, n_weights), the tower's weights
-    penalties: np.ndarray  #: (n_weights,), float32, for each unit of the rows' weight
-    first: np.ndarray  #: (1, n_weights) or empty, optimizer state
-    second: np.ndarray  #: the same
-    rule: UpdateRule
-    dropouts: np.ndarray  #: (n_layers + 1,), of the input and of every layer's values, float32
-
-
-class DeepState(NamedTuple):
-    """State that the training of an output updates, besides its factorization machine's weights."""
-
-    tokens: tuple  #: OptimizerState of the factorization machine
-    layers: Layers
 
 
 class Dropout(NamedTuple):
@@ -150,7 +124,7 @@ def _drop(n_rows, level, width, dropout, values):
 def _write_input(i, rows, weights, sums, squares, values):
     """Write the tower's input for row ``i``, whose sums of x v and (x v)^2 are given."""
     factors, width = weights.factors, np.uint64(weights.factors.shape[1])
-    tower = weights.tower
+    tower = weights.dense
     if tower.fields.shape[0] == 0:
         for f in range(width):
             values[f] = HALF * (sums[f] * sums[f] - squares[f])
@@ -271,7 +245,7 @@ def _differentiate_row(i, j, tower, inner, scratch):
 def _learn_tile(tile_rows, rank, loss_code, weights, of_batch, batch, by_tower, scratch):
     """Score and differentiate a tile of rows: where it begins in the batch, and how many."""
     first, n_rows = tile_rows
-    tower, dropout = weights.tower, Dropout(of_batch.rates, of_batch.key, of_batch.first + first)
+    tower, dropout = weights.dense, Dropout(of_batch.rates, of_batch.key, of_batch.first + first)
     shared, rows, squares = scratch.shared, rows_of(batch), scratch.shared.squares[rank]
     tile = Tiles(scratch.tiles.values[rank], scratch.tiles.deltas[rank])
     for i in range(n_rows):
@@ -289,19 +263,12 @@ def _learn_tile(tile_rows, rank, loss_code, weights, of_batch, batch, by_tower, 
 
 
 @inlined
-def _count_chunks(n_rows):
-    """Return into how many chunks the tiles of a batch are cut."""
-    return min((n_rows + TILE - 1) // TILE, N_CHUNKS)
-
-
-@inlined
 def _learn_chunk(c, part, loss_code, weights, dropout, batch, scratch):
     """Score and differentiate the rows of one chunk."""
     by_tower, n_rows = scratch.by_tower[c], part.n_rows
     for f in range(by_tower.shape[0]):
         by_tower[f] = ZERO
-    n_tiles, n_chunks = (n_rows + TILE - 1) // TILE, _count_chunks(n_rows)
-    for number in range(n_tiles * c // n_chunks, n_tiles * (c + 1) // n_chunks):
+    for number in range(*tiles_of_chunk(c, n_rows, TILE)):
         first = number * TILE
         tile_rows = first, min(TILE, n_rows - first)
         _learn_tile(tile_rows, part.rank, loss_code, weights, dropout, batch, by_tower, scratch)
@@ -325,7 +292,7 @@ def _sum_gradient(t, penalty, vector, columns, scratch, batch, total):
 @inlined
 def _step_tokens(tokens, rank, step, rule, weights, state, batch, scratch):
     """Update the factors of some tokens."""
-    factors, fields, shared = weights.factors, weights.tower.fields, scratch.shared
+    factors, fields, shared = weights.factors, weights.dense.fields, scratch.shared
     tables = state.factors_first, state.factors_second
     total, gradient = shared.totals[rank], shared.gradients[rank]
     for t in range(*tokens):
@@ -334,37 +301,9 @@ def _step_tokens(tokens, rank, step, rule, weights, state, batch, scratch):
         if math.isnan(rate):
             continue
         field = np.uint64(fields[k]) if fields.shape[0] > 0 else _ZERO
-        columns = field * np.uint64(factors.shape[1]), np.uint64(weights.tower.widths[0])
+        columns = field * np.uint64(factors.shape[1]), np.uint64(weights.dense.widths[0])
         _sum_gradient(t, penalty, factors[k], columns, scratch, batch, total)
         move_vector(k, rate, step, rule, factors, tables, total, gradient)
-
-
-@inlined
-def _step_tower(part, step, layers, by_tower):
-    """Step the blocks of the tower's weights that are this thread's."""
-    rule = layers.rule
-    n_weights, n_chunks = by_tower.shape[1], _count_chunks(part.n_rows)
-    rate = rule.hyper[LEARNING_RATE]
-    root_correction = ONE
-    if rule.step_code == STEP_ADAM or rule.step_code == STEP_CUSTOM:
-        correction, root = layer_corrections(rule.hyper, step.number)
-        rate /= correction
-        root_correction = np.float32(root)
-    scale = step.mean if rule.average else 1.0
-    gradient = by_tower[N_CHUNKS]
-    for first in range(BLOCK * part.rank, n_weights, BLOCK * part.size):
-        begin, end = np.uint64(first), np.uint64(min(first + BLOCK, n_weights))
-        for f in range(begin, end):
-            gradient[f] = np.float32(step.weight * layers.penalties[f]) * layers.table[0, f]
-        for c in range(n_chunks):
-            for f in range(begin, end):
-                gradient[f] += by_tower[c, f]
-        for f in range(begin, end):
-            gradient[f] *= np.float32(scale)
-        step_layer(
-            rule, np.float32(rate), root_correction, layers.table, (_ZERO, begin, end), gradient,
-            layers.first, layers.second,
-        )  # fmt: skip
 
 
 @kernel
@@ -376,17 +315,18 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
     problem : Problem
     span : BatchRange
     weights : FMWeights
-    state : DeepState
+    state : DenseState
     scratch : DeepScratch
     """
-    member, rows, layers = Member(rank, size, barrier), problem.rows, state.layers
+    member, rows, layers = Member(rank, size, barrier), problem.rows, state.dense
     order = order_of_epoch(rows, span.epoch)
     key = hash64(stream_key(rows.seed, span.epoch) + np.uint64(_OF_DROPOUT))
     loss, code = span.loss, problem.objective.loss_code
     for b in range(span.first_batch, span.last_batch):
         part, batch = next_batch(b, member, problem, span, order, scratch.shared.prepared)
+        n_chunks = count_chunks(part.n_rows, TILE)
         dropout = Dropout(layers.dropouts, key, part.start)
-        for c in range(rank, _count_chunks(part.n_rows), size):
+        for c in range(rank, n_chunks, size):
             _learn_chunk(c, part, code, weights, dropout, batch, scratch)
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
@@ -394,7 +334,7 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
             number, part, problem, weights, state.tokens, batch, scratch.shared
         )
         loss += of_batch
-        _step_tower(part, step, layers, scratch.by_tower)
+        step_dense(part, n_chunks, step, layers, scratch.by_tower)
         _step_tokens(tokens, rank, step, problem.rule, weights, state.tokens, batch, scratch)
     return loss
 
@@ -405,7 +345,7 @@ def deepfm_score(rank, size, barrier, rows, weights, scratch, scores):
 
     Old rows fill the last tile, so that no score depends on how many rows there are.
     """
-    tower, dropout = weights.tower, Dropout(scratch.no_dropout, _ZERO, 0)
+    tower, dropout = weights.dense, Dropout(scratch.no_dropout, _ZERO, 0)
     sums, squares, values = scratch.sums[0, rank], scratch.sums[1, rank], scratch.values[rank]
     n_rows = scores.shape[0]
     n_tiles = (n_rows + TILE - 1) // TILE

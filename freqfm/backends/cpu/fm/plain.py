@@ -1,25 +1,22 @@
 """Second-order factorization machines: mini-batch training, see ``batch``, and scores."""
 
-import math
-
 import numpy as np
 
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import prefetch_row
 from freqfm.backends.cpu.fm.batch import (
     ENTRIES_AHEAD,
+    Along,
     differentiate,
     next_batch,
     prefetch_vectors,
-    round_gradient,
     rows_of,
     step_scalars,
-    sum_gradient,
+    step_vector,
     sum_row,
 )
 from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
-from freqfm.formulas.steps import step_row
 
 _ONE, _TWO = np.uint64(1), np.uint64(2)
 
@@ -46,32 +43,13 @@ def _score_rows(begin, end, weights, batch, sums, squares, scratch):
 
 
 @inlined
-def _differentiate_row(p, penalty, scale, vector, batch, scratch, gradient):
-    """Write the gradient by the vector of a token that occurs once, at ``p``, as most do."""
-    j, x = np.uint64(batch.rows[p]), np.float64(batch.values[p])
-    multiple = scratch.derivatives[j] * x
-    factor = penalty - multiple * x
-    for f in range(np.uint64(vector.shape[0])):
-        gradient[f] = np.float32(scale * (factor * vector[f] + multiple * scratch.sums[0, j, f]))
-
-
-@inlined
 def _step_tokens(tokens, rank, step, rule, factors, state, batch, scratch):
     """Update the factors of some tokens."""
-    tables = state.factors_first, state.factors_second
-    total, gradient = scratch.totals[rank], scratch.gradients[rank]
+    tables = factors, state.factors_first, state.factors_second
+    along = Along(scratch.sums[0], ONE)
     for t in range(*tokens):
         prefetch_vectors(t, batch, factors, state)
-        rate, k = scratch.rates[t], np.uint64(batch.tokens[t])
-        if math.isnan(rate):
-            continue
-        penalty, p = scratch.penalties[t], np.uint64(batch.starts[t])
-        if batch.starts[t + _ONE] - batch.starts[t] == 1:
-            _differentiate_row(p, penalty, step.scale, factors[k], batch, scratch, gradient)
-        else:
-            sum_gradient(t, penalty, factors[k], scratch.derivatives, scratch.sums[0], batch, total)
-            round_gradient(factors.shape[1], step.scale, total, gradient)
-        step_row(rule, rate, step.root_correction, factors, k, gradient, *tables)
+        step_vector(t, rank, along, step, rule, tables, batch, scratch)
 
 
 @kernel

@@ -22,6 +22,7 @@ import numpy as np
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.base import RankedTables
 from freqfm.backends.cpu.fm.batch import (
+    Along,
     Scratch,
     add_gradient,
     add_vector,
@@ -180,7 +181,7 @@ def _step_level(tokens, rank, level, step, problem, state, batch, scratch):
         i = np.uint64(tables.rows[k])
         dependent = tables.levels[k] > level.number and not tables.prefix
         own = derivatives[level.number if dependent else last]
-        sum_gradient(t, shared.penalties[t], level.table[i], own, sums, batch, total)
+        sum_gradient(t, shared.penalties[t], level.table[i], Along(sums, ONE), own, batch, total)
         if dependent and problem.ranked.follow_loss:
             add_gradient(t, width, derivatives[last], free_sums, batch, total)
         move_vector(i, rate, step, problem.rule, level.table, state_of_table, total, gradient)

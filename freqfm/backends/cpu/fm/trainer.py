@@ -6,18 +6,24 @@ import numpy as np
 
 from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm._threads import single_threaded_blas
-from freqfm.backends.base import RankedTables, Trainer
+from freqfm.backends.base import FieldWeights, RankedTables, Tower, Trainer
 from freqfm.backends.cpu.fm.batch import BatchRange, CSRRows, Problem, Rows, Scratch
 from freqfm.backends.cpu.fm.deep import (
-    N_CHUNKS,
     TILE,
     DeepScratch,
-    DeepState,
-    Layers,
     ScoreScratch,
     Tiles,
     deepfm_score,
     deepfm_train,
+)
+from freqfm.backends.cpu.fm.dense import N_CHUNKS, DenseState, DenseWeights
+from freqfm.backends.cpu.fm.fwfm import (
+    FIELD_TILE,
+    FieldScores,
+    FieldScratch,
+    FieldTile,
+    fwfm_score,
+    fwfm_train,
 )
 from freqfm.backends.cpu.fm.plain import fm_score, fm_train
 from freqfm.backends.cpu.fm.prepared import DIGIT_BITS, PreparedBatches, pack_rows
@@ -28,7 +34,7 @@ from freqfm.backends.cpu.team import Team
 # for free cores again, and Python whether the user has interrupted.
 _WEIGHTS_PER_CALL = 5_000_000
 
-# And about so many multiplications by the weights of towers.
+# And about so many multiplications by dense weights.
 _PRODUCTS_PER_CALL = 500_000_000
 
 # Below so many weights a batch, waiting for other threads costs more than they save.
@@ -68,35 +74,61 @@ def _values(tower, size, n_levels):
     return aligned_zeros((size, n_levels, TILE, widest))
 
 
-def _blas_of(tower):
+def _field_tiles(weights, size):
+    """Return working memory of tiles of rows of a machine with FieldWeights, for ``size`` threads.
+
+    Beside it, return the shape of T for a tile.
+    """
+    width, n_fields = weights.factors.shape[1], weights.dense.n_fields
+    # Kernels take two fields at first and then four, so that there are as many and some of zeros.
+    n_fields += -(n_fields - 2) % 4
+    n = FIELD_TILE * width
+    tiles = FieldTile(
+        matrix=aligned_zeros((size, n_fields, n_fields)),
+        own=aligned_zeros((size, n_fields)),
+        sums=aligned_zeros((size, n_fields, n)),
+        reach=aligned_zeros((size, n_fields, FIELD_TILE)),
+        within=aligned_zeros((size, n_fields, FIELD_TILE)),
+        lines=aligned_zeros((size, 3, n)),
+        totals=aligned_zeros((size, 2, FIELD_TILE)),
+        products=aligned_zeros((size, n_fields, n_fields)),
+        by_own=aligned_zeros((size, n_fields)),
+    )
+    return tiles, (n_fields, n)
+
+
+def _blas_of(dense):
     """Return a context manager in which threads may use a tower."""
-    return contextlib.nullcontext() if tower is None else single_threaded_blas()
+    return single_threaded_blas() if isinstance(dense, Tower) else contextlib.nullcontext()
 
 
 def fm_scores(X, weights, n_threads):
     """Return the scores of rows under every output, see ``Backend``."""
-    factors, tower = weights[0].factors, weights[0].tower
+    factors, dense = weights[0].factors, weights[0].dense
     kernel = rafm_score if isinstance(factors, RankedTables) else fm_score
     width = int(widths_of(factors).max())
     scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
     rows = CSRRows(X.indptr, X.indices, X.data)
     n_threads = 1 if X.nnz * width < _WEIGHTS_SCORED else n_threads
     scratch = aligned_zeros((4, n_threads, width + PADDING))
-    if tower is not None:
-        kernel, n_levels = deepfm_score, len(tower.widths)
-        values = _values(tower, n_threads, n_levels)
+    if isinstance(dense, FieldWeights):
+        kernel, (tiles, shape) = fwfm_score, _field_tiles(weights[0], n_threads)
+        scratch = FieldScores(tiles, aligned_zeros((n_threads, *shape)))
+    elif dense is not None:
+        kernel, n_levels = deepfm_score, len(dense.widths)
+        values = _values(dense, n_threads, n_levels)
         scratch = ScoreScratch(scratch, values, np.zeros(n_levels, dtype=np.float32))
-    with _blas_of(tower), Team(n_threads) as team:
+    with _blas_of(dense), Team(n_threads) as team:
         for output, out in zip(weights, scores, strict=True):
             team.run(kernel, rows, output, scratch, out)
     return scores
 
 
-def _deep_state(weights, state, of_tower, training):
-    """Return the DeepState of an output."""
-    table, first, second = (a.reshape(1, -1) for a in (weights.tower.weights, *of_tower))
+def _dense_state(weights, state, of_dense, training):
+    """Return the DenseState of an output."""
+    table, first, second = (a.reshape(1, -1) for a in (weights.dense.weights, *of_dense))
     rule, dropouts = training.rule, training.dropouts
-    return DeepState(state, Layers(table, training.penalties, first, second, rule, dropouts))
+    return DenseState(state, DenseWeights(table, training.penalties, first, second, rule, dropouts))
 
 
 class FMEpochs(Trainer):
@@ -112,11 +144,13 @@ class FMEpochs(Trainer):
     def __init__(self, problem, n_threads):
         self._weights, self._n_threads = problem.weights, n_threads
         self._kernel = fm_train if problem.ranked is None else rafm_train
-        states, formulas, tower = problem.states, problem.formulas, problem.tower
-        if tower is not None:
-            self._kernel, formulas = deepfm_train, {**formulas, **tower.formulas}
-            each = zip(problem.weights, states, tower.states, strict=True)
-            states = [_deep_state(*of_output, tower) for of_output in each]
+        states, formulas, dense = problem.states, problem.formulas, problem.dense
+        self._of_fields = isinstance(problem.weights[0].dense, FieldWeights)
+        if dense is not None:
+            self._kernel = fwfm_train if self._of_fields else deepfm_train
+            formulas = {**formulas, **dense.formulas}
+            each = zip(problem.weights, states, dense.states, strict=True)
+            states = [_dense_state(*of_output, dense) for of_output in each]
         self._outputs = list(zip(problem.weights, states, strict=True))
         trained = slice(None) if problem.rows is None else problem.rows
         self._batch_size = problem.batch_size
@@ -139,8 +173,9 @@ class FMEpochs(Trainer):
         per_entry = int(widths.sum()) + _WEIGHTS_PER_ENTRY
         per_batch = max(1, (len(entries) - 1) // self._n_batches) * per_entry
         self._batches_per_call = max(1, _WEIGHTS_PER_CALL // per_batch)
-        if tower is not None:
-            products = 3 * len(problem.weights[0].tower.weights) * self._batch_size
+        if dense is not None:
+            products = 3 * len(problem.weights[0].dense.weights) * self._batch_size
+            products *= widths[0] if self._of_fields else 1
             most_batches = max(1, _PRODUCTS_PER_CALL // products)
             self._batches_per_call = min(self._batches_per_call, most_batches)
         mean_length = problem.X.nnz / problem.X.shape[0]
@@ -152,7 +187,15 @@ class FMEpochs(Trainer):
     def _make_scratch(self, most, widths, n_tokens, n_threads):
         """Return scratch for batches of at most ``most`` entries."""
         shared = self._shared_scratch(most, widths, n_tokens, n_threads)
-        tower = self._weights[0].tower
+        tower = self._weights[0].dense
+        if self._of_fields:
+            tiles, (n_fields, n) = _field_tiles(self._weights[0], n_threads)
+            return FieldScratch(
+                shared=shared,
+                tiles=tiles,
+                directions=aligned_zeros((n_fields, -(-self._batch_size // FIELD_TILE) * n)),
+                by_pair=aligned_zeros((N_CHUNKS + 1, len(tower.weights))),
+            )
         if tower is not None:
             columns = int(tower.widths[0] + widths[0])
             return DeepScratch(
@@ -209,7 +252,7 @@ class FMEpochs(Trainer):
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_blas_of(self._weights[0].tower))
+            stack.enter_context(_blas_of(self._weights[0].dense))
             stack.enter_context(self._team)
             self._entered = stack.pop_all()
         return self

@@ -16,8 +16,8 @@ from freqfm._memory import aligned_empty
 from freqfm._messages import shown
 from freqfm.backends.base import RankedTraining
 from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
-from freqfm.estimators.fm.factors import FACTOR_STATES
-from freqfm.estimators.fm.rafm_layout import Layout, assign_levels
+from freqfm.estimators.fm.factors.layout import Layout, assign_levels
+from freqfm.estimators.fm.factors.plain import FACTOR_STATES
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -10,33 +10,26 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
-from freqfm._components import NON_NEGATIVE, name_to_instance, resolve
+from freqfm._components import NON_NEGATIVE
 from freqfm._input.ids import check_present, unique_codes
 from freqfm._input.validation import (
-    LearnedArrays,
     as_array,
-    as_kernel_array,
     as_kernel_input,
-    check_memory,
     layer_sizes,
 )
-from freqfm._memory import aligned_copy, aligned_zeros
-from freqfm.backends.base import Tower, TowerTraining
-from freqfm.estimators.fm.factors import PlainFactors
-from freqfm.estimators.training import check_same_class
-from freqfm.formulas import codes
-from freqfm.formulas.steps import layer_replacements
-from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.backends.base import Tower
+from freqfm.estimators.fm.factors.dense import FactorsWithDense
+from freqfm.optimizers import Optimizer
 
 _NO_FIELDS = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FactorsWithTower(PlainFactors):
+class FactorsWithTower(FactorsWithDense):
     """One vector for each feature, and dense layers on top of the vectors of a row."""
 
     _parameter_constraints = {
-        **PlainFactors._parameter_constraints,
+        **FactorsWithDense._parameter_constraints,
         "hidden_layer_sizes": ["array-like"],
         "fields": ["array-like", None],
         "layer_optimizer": "no_validation",
@@ -45,7 +38,7 @@ class FactorsWithTower(PlainFactors):
     }
     _divergence_hint = (
         f"a smaller rate of layer_optimizer, such as layer_optimizer=Adam(1e-4), or "
-        f"{PlainFactors._divergence_hint}"
+        f"{FactorsWithDense._divergence_hint}"
     )
 
     hidden_layer_sizes: ArrayLike = (64,)
@@ -54,73 +47,16 @@ class FactorsWithTower(PlainFactors):
     alpha_layers: float = 30.0
     dropout: float = 0.5
 
-    @property
-    def _has_tower(self):
-        return len(self._layer_widths) > 1
-
-    @property
-    def _weight_names(self):
-        return (*PlainFactors._weight_names, *(("_tower",) if self._has_tower else ()))
-
-    @property
-    def _whole_names(self):
-        return (*PlainFactors._whole_names, "_tower")
-
-    def _trained_arrays(self):
-        of_tower = self._tower_state.values() if self._has_tower else ()
-        return [*super()._trained_arrays(), *of_tower]
-
-    def _begin_part(self, part, tokens):
-        part._tower_state = {n: aligned_copy(a) for n, a in self._tower_state.items()}
-        if self.fields_ is not None:
-            part.fields_ = self.fields_[tokens]
-        return super()._begin_part(part, tokens)
-
-    def _finish_write_back(self, part):
-        for name, array in self._tower_state.items():
-            array[...] = part._tower_state[name]
+    _dense_optimizer = "layer_optimizer"
+    _dense_alpha = "alpha_layers"
 
     @property
     def layers_(self):
         """The dense layers, as views of the model's weights."""
-        if not hasattr(self, "_tower"):
+        if not hasattr(self, "_dense"):
             raise AttributeError(f"{type(self).__name__} has no layers_ before fit")
-        layers = _layers_of(self._layer_widths, self._tower)
+        layers = _layers_of(self._layer_widths, self._dense)
         return [layer[0] if len(layer) == 1 else layer for layer in layers]
-
-    def set_params(self, **params):
-        """Set parameters, including those of components that are given by name.
-
-        ``set_params(layer_optimizer__learning_rate=0.1)`` works whether ``layer_optimizer`` is an
-        instance or a name, which is then replaced by an instance; likewise ``optimizer``.
-
-        Parameters
-        ----------
-        **params : dict
-
-        Returns
-        -------
-        self : object
-        """
-        name_to_instance(self, {"layer_optimizer": OPTIMIZERS}, params)
-        return super().set_params(**params)
-
-    def _checked_layer_optimizer(self):
-        """Return the optimizer of the layers; all their weights have one learning rate."""
-        optimizer = resolve("layer_optimizer", self.layer_optimizer, Optimizer, OPTIMIZERS)
-        optimizer = optimizer.with_defaults()
-        if optimizer.rate_code != codes.RATE_CONSTANT:
-            raise ValueError(
-                f"layer_optimizer={self.layer_optimizer!r} adapts learning rates to how often a "
-                f"feature occurs, but every row uses all weights of a dense layer; choose 'adam', "
-                f"'adagrad' or 'sgd'."
-            )
-        if optimizer.step_code == codes.STEP_ROWWISE_ADAGRAD:
-            raise ValueError(
-                f"layer_optimizer={self.layer_optimizer!r} keeps one number for each row of a "
-                f"table, which dense layers are not; choose 'adagrad', 'adam' or 'sgd'."
-            )
-        return optimizer
 
     def _encoded_fields(self):
         """Return the field of each feature as a number from 0 on, or None."""
@@ -152,49 +88,32 @@ class FactorsWithTower(PlainFactors):
         self.fields_ = self._encoded_fields()
         self._layer_widths = self._widths(self.fields_)
         n_weights = _count_weights(self._layer_widths)
-        check_memory(
-            n_outputs * n_weights,
-            f"Dense layers of {n_weights} weights",
-            "Take smaller hidden_layer_sizes, or fewer fields.",
-        )
-        self._tower = aligned_zeros((n_outputs, n_weights))
-        if self._has_tower:
-            for weights in self._tower:
+        advice = "Take smaller hidden_layer_sizes, or fewer fields."
+        self._init_dense(n_outputs, n_weights, "Dense layers", advice)
+        if self._has_dense:
+            for weights in self._dense:
                 _draw_layers(self._layer_widths, weights, generator)
-        self._layer_optimizer_name = type(self._checked_layer_optimizer()).__name__
-        shapes = self._tower_state_shapes()
-        self._tower_state = {name: aligned_zeros(shape) for name, shape in shapes.items()}
         return states
-
-    def _tower_state_shapes(self):
-        """Return the shapes of the arrays in the optimizer state of the layers, by name."""
-        n_outputs, n_weights = self._tower.shape
-        first, second = self._checked_layer_optimizer().state_widths(n_weights)
-        return {"first": (n_outputs, first), "second": (n_outputs, second)}
 
     def _outputs(self):
         outputs, fields = super()._outputs(), self.fields_
-        if not self._has_tower:
+        if not self._has_dense:
             return outputs
         n_fields = 0 if fields is None else int(self._layer_widths[0]) // self.factors_.shape[-1]
         fields = _NO_FIELDS if fields is None else as_kernel_input(fields, np.int32)
         widths = as_kernel_input(self._layer_widths, np.int64)
-        towers = [Tower(of, widths, fields, n_fields) for of in as_kernel_input(self._tower)]
-        return [of._replace(tower=tower) for of, tower in zip(outputs, towers, strict=True)]
+        towers = [Tower(of, widths, fields, n_fields) for of in as_kernel_input(self._dense)]
+        return [of._replace(dense=tower) for of, tower in zip(outputs, towers, strict=True)]
 
-    def _tower_training(self, total_weight):
-        if not self._has_tower:
-            return None
-        optimizer, penalty = self._checked_layer_optimizer(), self.alpha_layers
-        if self.alpha_per == "token":
-            penalty = penalty / total_weight
-        return TowerTraining(
-            states=list(zip(*self._tower_state.values(), strict=True)),
-            penalties=np.float32(penalty) * _is_no_bias(self._layer_widths),
-            dropouts=np.full(len(self._layer_widths), self.dropout, dtype=np.float32),
-            rule=optimizer.update_rule(),
-            formulas=layer_replacements(optimizer.replacements()),
-        )
+    def _penalized(self):
+        """Return 1 for each weight, and 0 for each bias."""
+        found = np.ones(_count_weights(self._layer_widths), dtype=np.float32)
+        for layer in _layers_of(self._layer_widths, found)[:-1]:
+            layer[:, -1] = 0
+        return found
+
+    def _dropouts(self):
+        return np.full(len(self._layer_widths), self.dropout, dtype=np.float32)
 
     # Models to continue, and models from files.
 
@@ -205,12 +124,6 @@ class FactorsWithTower(PlainFactors):
                 f"{len(self.fields_)}, whose fields are given one by one; hash new tokens into "
                 f"the known features, or set fields=None."
             )
-
-    def _prepare_to_continue(self, optimizer):
-        check_same_class(self, "layer_optimizer", self._checked_layer_optimizer())
-        super()._prepare_to_continue(optimizer)
-        self._tower = as_kernel_array(self._tower)
-        self._tower_state = {n: as_kernel_array(a) for n, a in self._tower_state.items()}
 
     def _check_same_shape(self):
         super()._check_same_shape()
@@ -233,11 +146,7 @@ class FactorsWithTower(PlainFactors):
             learned.indices("fields_", fields, n_fields)
         fits = len(widths) and (widths > 0).all() and widths[0] == n_fields * d
         learned.require(fits, "_layer_widths", "does not fit factors_ and fields_")
-        learned.array("_tower", (len(self.intercept_), _count_weights(widths)))
-
-    def _check_state(self, optimizer):
-        super()._check_state(optimizer)
-        LearnedArrays(self).arrays("_tower_state", self._tower_state, self._tower_state_shapes())
+        learned.array("_dense", (len(self.intercept_), _count_weights(widths)))
 
 
 def _count_weights(widths):
@@ -267,11 +176,3 @@ def _draw_layers(widths, weights, generator):
     for layer, fan in zip(_layers_of(widths, weights), fans, strict=True):
         bound = np.sqrt(6 / fan)
         layer[...] = generator.uniform(-bound, bound, layer.shape)
-
-
-def _is_no_bias(widths):
-    """Return 1 for each weight of a tower, and 0 for each bias; float32."""
-    found = np.ones(_count_weights(widths), dtype=np.float32)
-    for layer in _layers_of(widths, found)[:-1]:
-        layer[:, -1] = 0
-    return found

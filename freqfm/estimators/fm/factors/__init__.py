@@ -1,0 +1,1 @@
+"""The factors of machines, each a class between ``BaseFM`` and an estimator."""
