@@ -30,6 +30,10 @@ if TYPE_CHECKING:
         DeepFMClassifier as DeepFMClassifier,
         DeepFMRegressor as DeepFMRegressor,
     )
+    from freqfm.estimators.fm.ffm import (
+        FFMClassifier as FFMClassifier,
+        FFMRegressor as FFMRegressor,
+    )
     from freqfm.estimators.fm.fields import column_fields as column_fields
     from freqfm.estimators.fm.fwfm import (
         FwFMClassifier as FwFMClassifier,
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
 _LAZY = {
     "DeepFMClassifier": "freqfm.estimators.fm.deepfm",
     "DeepFMRegressor": "freqfm.estimators.fm.deepfm",
+    "FFMClassifier": "freqfm.estimators.fm.ffm",
+    "FFMRegressor": "freqfm.estimators.fm.ffm",
     "FMClassifier": "freqfm.estimators.fm.plain",
     "FMRegressor": "freqfm.estimators.fm.plain",
     "FwFMClassifier": "freqfm.estimators.fm.fwfm",

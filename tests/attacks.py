@@ -19,6 +19,7 @@ from freqfm import (
     ALSRecommender,
     DeepFMClassifier,
     FastVAERecommender,
+    FFMClassifier,
     FMClassifier,
     FMRegressor,
     MFRecommender,
@@ -46,6 +47,7 @@ MACHINES = {
         RaFMRegressor((2, 3), rank_assignment=[20], rank_sharing="truncate", optimizer="adagrad"),
         CLASSES * 1.0,
     ),
+    "FFMClassifier": lambda: (FFMClassifier(3, fields=FIELDS), CLASSES),
     "DeepFMClassifier": lambda: (
         DeepFMClassifier(3, hidden_layer_sizes=(4,), fields=FIELDS),
         CLASSES,

@@ -14,6 +14,8 @@ from sklearn.utils.fixes import parse_version
 from freqfm import (
     DeepFMClassifier,
     DeepFMRegressor,
+    FFMClassifier,
+    FFMRegressor,
     FMClassifier,
     FMRegressor,
     RaFMClassifier,
@@ -27,6 +29,8 @@ CLASSES = [
     RaFMRegressor,
     DeepFMClassifier,
     DeepFMRegressor,
+    FFMClassifier,
+    FFMRegressor,
 ]
 BOTH = pytest.mark.parametrize("cls", CLASSES)
 

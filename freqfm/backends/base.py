@@ -57,6 +57,14 @@ class RankedTables(NamedTuple):
     prefix: bool  #: whether levels are parts of one vector
 
 
+class FieldVectors(NamedTuple):
+    """The factors of a field-aware machine: of each token a vector for each field."""
+
+    vectors: np.ndarray  #: (n, n_fields * d), float32, those of a token one after the other
+    fields: np.ndarray  #: (n,), the field of each token, from 0 on, int32
+    n_fields: int
+
+
 class Tower(NamedTuple):
     """Dense layers with ReLU on top of a factorization machine, and the weights of their outputs.
 
@@ -90,7 +98,8 @@ class FMWeights(NamedTuple):
 
     intercept: np.ndarray  #: (1,)
     linear: np.ndarray  #: (n,)
-    factors: np.ndarray | RankedTables  #: (n, d), or tables of several ranks
+    #: (n, d), or tables of several ranks, or vectors for each field
+    factors: np.ndarray | RankedTables | FieldVectors
     dense: Tower | FieldWeights | None = None  #: what all rows use, beside factors of one rank
 
 

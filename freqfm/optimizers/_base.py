@@ -26,6 +26,8 @@ class OptimizerState(NamedTuple):
     linear_second: np.ndarray  #: (n_tokens,)
     factors_first: np.ndarray  #: (n_tokens, n_components), or (n_tokens, 1)
     factors_second: np.ndarray  #: (n_tokens, n_components)
+    #: (n_tokens, n_fields) counters of the vectors that a token has for each field
+    per_vector: np.ndarray = np.zeros((0, 0), dtype=np.float32)
 
     @property
     def nbytes(self):

@@ -26,6 +26,7 @@ from sklearn.base import clone
 from freqfm import (
     DivergenceError,
     FastVAERecommender,
+    FFMClassifier,
     FMClassifier,
     FMRegressor,
     MFRecommender,
@@ -195,6 +196,7 @@ def test_a_derivative_of_the_wrong_sign_is_told_of(in_numpy):
         (FMClassifier, (CustomAdam(0.01, lazy=False), Adam(0.01, lazy=False))),
         (FMClassifier, (CustomAdam(0.01), Adam(0.01))),
         (RaFMClassifier, (CustomFASGD(0.1), FASGD(0.1))),
+        (FFMClassifier, (CustomAdam(0.01), Adam(0.01))),
     ],
 )
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from sklearn.model_selection import GridSearchCV
 from freqfm import (
     ALSRecommender,
     FastVAERecommender,
+    FFMClassifier,
     FMClassifier,
     MFRecommender,
     RaFMClassifier,
@@ -421,6 +422,7 @@ def test_interrupt_while_threads_start(monkeypatch, interrupts):
 
 ESTIMATORS = {
     "FM": lambda n: FMClassifier(8, max_iter=2, batch_size=500, n_jobs=n, random_state=0),
+    "FFM": lambda n: FFMClassifier(max_iter=2, batch_size=500, n_jobs=n, random_state=0),
     "RaFM": lambda n: RaFMClassifier((2, 5), max_iter=2, batch_size=500, n_jobs=n, random_state=0),
     "MF": lambda n: MFRecommender(8, max_iter=2, batch_size=500, n_jobs=n, random_state=0),
     "BPR": lambda n: MFRecommender(

@@ -21,6 +21,7 @@ from freqfm import (
     ALSRecommender,
     DeepFMClassifier,
     FastVAERecommender,
+    FFMClassifier,
     FMClassifier,
     InteractionRecommender,
     MFRecommender,
@@ -50,6 +51,7 @@ def documented(cls):
     "model",
     [
         *(cls(max_iter=2) for cls in (FMClassifier, RaFMClassifier, DeepFMClassifier)),
+        *(cls(max_iter=2, fields=np.arange(12) % 3) for cls in [FFMClassifier]),
         *(cls(max_iter=2) for cls in (MFRecommender, ALSRecommender, FastVAERecommender)),
         MFRecommender(max_iter=2, loss="mawu", backbone="lightgcn"),
         MFRecommender(max_iter=2, early_stopping=True),
@@ -123,6 +125,7 @@ def test_arrays_of_another_layout_serve_as_well(change, loss):
         (FMClassifier(3), "factors_"),
         (RaFMClassifier((2, 4)), "coef_"),
         (DeepFMClassifier(3, hidden_layer_sizes=(4,)), "factors_"),
+        (FFMClassifier(3), "factors_"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -26,6 +26,7 @@ from freqfm import (
     DeepFMClassifier,
     DeepFMRegressor,
     FastVAERecommender,
+    FFMClassifier,
     FMClassifier,
     FMRegressor,
     MFRecommender,
@@ -58,6 +59,7 @@ MODELS = {
         **FM, hidden_layer_sizes=(4,), fields=np.arange(70) % 3, early_stopping=True
     ),
     "deepfm_regressor": DeepFMRegressor(**FM, hidden_layer_sizes=(4, 3), early_stopping=False),
+    "ffm": FFMClassifier(**FM, fields=np.arange(70) % 3, early_stopping=True),
     "mf": MFRecommender(**MF, early_stopping=True),
     "mf_loss": MFRecommender(**MF, loss=BSL(1.1), optimizer=Adam(lazy=False), temperature=0.2),
     "mf_learned": MFRecommender(**MF, temperature="learned_user", weight_decay=0.01),

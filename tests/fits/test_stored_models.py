@@ -16,6 +16,7 @@ from freqfm import (
     ALSRecommender,
     DeepFMClassifier,
     FastVAERecommender,
+    FFMClassifier,
     FMRegressor,
     InteractionRecommender,
     ItemKNNRecommender,
@@ -34,6 +35,7 @@ LABELS = np.arange(40) % 2
 MODELS = {
     "FM": (FMRegressor(2, max_iter=2, random_state=0), (LOG, LABELS)),
     "RaFM": (RaFMClassifier((1, 2), max_iter=2, random_state=0), (LOG, LABELS)),
+    "FFM": (FFMClassifier(2, max_iter=2, random_state=0), (LOG, LABELS)),
     "DeepFM": (DeepFMClassifier(2, max_iter=2, random_state=0), (LOG, LABELS)),
     "MF": (MFRecommender(2, max_iter=2, random_state=0), (LOG,)),
     "ALS": (ALSRecommender(2, max_iter=2, random_state=0), (LOG,)),

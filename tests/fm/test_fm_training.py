@@ -250,10 +250,11 @@ def test_no_warning_if_all_epochs_were_requested(log, recwarn):
 @BOTH
 def test_given_validation_set_is_watched_and_not_trained_on(log, cls):
     X, y = log
-    model = model_of(cls, max_iter=5)
+    fields = {"fields": np.repeat([0, 1, 2], [300, 100, 10])} if "FFM" in cls.__name__ else {}
+    model = model_of(cls, max_iter=5, **fields)
     model.fit(X[:2000], y[:2000], X_val=X[2000:], y_val=y[2000:])
     assert len(model.validation_scores_) == 5
-    options = {"early_stopping": False, "max_iter": model.best_iter_}
+    options = {"early_stopping": False, "max_iter": model.best_iter_, **fields}
     expected = model_of(cls, **options).fit(X[:2000], y[:2000])
     assert_array_equal(outputs(model, X)[0], outputs(expected, X)[0])
     if hasattr(model, "predict_proba"):

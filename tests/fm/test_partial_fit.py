@@ -13,6 +13,7 @@ from scipy.special import logit
 from freqfm import (
     DeepFMClassifier,
     DivergenceError,
+    FFMClassifier,
     FMClassifier,
     FMRegressor,
     RaFMClassifier,
@@ -20,6 +21,8 @@ from freqfm import (
 from freqfm.datasets import make_clicks
 from freqfm.estimators.fm import parts
 from freqfm.optimizers import OPTIMIZERS
+
+FIELDS = np.repeat([0, 1, 2], [2000, 900, 100])
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def everything(model):
 
 def whole_model(monkeypatch):
     """Let ``partial_fit`` train the whole model in place, as training without parts does."""
-    for cls in (FMClassifier, DeepFMClassifier, RaFMClassifier):
+    for cls in (FMClassifier, DeepFMClassifier, RaFMClassifier, FFMClassifier):
         monkeypatch.setattr(
             cls, "_part_of", lambda self, rows, _, **given: parts.WholeModel(self, rows)
         )
@@ -81,6 +84,22 @@ def test_part_of_a_tower_trains_as_the_whole(chunks, fields, monkeypatch):
         assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "cf_sgd", "rowwise_adagrad"])
+def test_part_of_a_field_aware_model_trains_as_the_whole(chunks, optimizer, monkeypatch):
+    params = {"fields": FIELDS, "optimizer": optimizer}
+
+    def arrays():
+        found = everything(trained(model_of(FFMClassifier, **params), chunks))
+        three = [(X, y + (X.indices[::3] < 50)) for X, y, _ in chunks[:2]]
+        model = model_of(FFMClassifier, **params).partial_fit(*three[0], classes=[0, 1, 2])
+        return found + everything(model.partial_fit(*three[1]))
+
+    found = arrays()
+    whole_model(monkeypatch)
+    for a, b in zip(found, arrays(), strict=True):
+        assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "cf_sgd"])
 @pytest.mark.parametrize("sharing", ["separate", "truncate"])
 @pytest.mark.parametrize("ranks", [(2, 3, 5), (4,)])
@@ -107,9 +126,10 @@ def test_part_of_a_rank_aware_model_trains_as_the_whole(
         assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("cls", [FMClassifier, DeepFMClassifier, RaFMClassifier])
+@pytest.mark.parametrize("cls", [FMClassifier, DeepFMClassifier, RaFMClassifier, FFMClassifier])
 def test_chunk_that_diverges_changes_nothing(chunks, cls):
-    model = trained(model_of(cls), chunks[:2])
+    fields = {"fields": FIELDS} if cls is FFMClassifier else {}
+    model = trained(model_of(cls, **fields), chunks[:2])
     before = everything(model)
     X, y, _ = chunks[2]
     with pytest.raises(DivergenceError, match="epoch 3.*The estimator is as it was before"):

@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 from freqfm import (
     ALSRecommender,
     FastVAERecommender,
+    FFMClassifier,
     FMClassifier,
     MFRecommender,
     RaFMClassifier,
@@ -28,6 +29,7 @@ REC = {"n_components": 8, "max_iter": 2, "n_jobs": 1, "random_state": 0}
 CASES = [
     (FMClassifier(4, **FM), CLICKS),
     (FMClassifier(70, optimizer="adam", **FM), CLICKS),
+    (FFMClassifier(3, fields=[0] * 30 + [1] * 20, **FM), CLICKS),
     (RaFMClassifier((2, 20), rank_assignment=[10], **FM), CLICKS),
     (MFRecommender(negative_sampler="popularity", **REC), INTERACTIONS),
     (MFRecommender(negative_sampler="in_batch", **REC), INTERACTIONS),

@@ -82,61 +82,75 @@ class ReferenceFM:
         # Penalties on a token's weight and factors, for each of so many shares of its rows.
         (self.alpha_linear, self.alpha_factors), self.shares = alphas, shares
         self.counts = np.zeros(len(self.w))
+        # The token of each vector; a field-aware machine has several of a token.
+        self.tokens = np.repeat(np.arange(len(self.w)), len(self.V) // len(self.w))
+        self.V_counts = np.zeros(len(self.V))
         self.b_count = 0.0
         self.t = 0
         self.state = {}
 
-    def gradients(self, X, y, weight):
-        """Sums over the batch, the penalty included, and the weight of the rows of each token."""
-        scores = fm_scores(X, self.b[0], self.w, self.V)
-        derivative = weight * loss_derivative(self.loss, scores, y)
-        touched = (X != 0).astype(float)
-        n = touched.T @ weight
-        shared = n * self.shares
+    def scores(self, X):
+        return fm_scores(X, self.b[0], self.w, self.V)
+
+    def by_vectors(self, X, derivative, weight):
+        """The gradient by the vectors, the weight of the rows that hold each, norms of rows."""
         sums = X @ self.V
         g_V = np.zeros_like(self.V)
-        for s in range(len(y)):
+        for s in range(len(X)):
             for k in range(X.shape[1]):
                 g_V[k] += derivative[s] * X[s, k] * (sums[s] - X[s, k] * self.V[k])
-        g_V += self.alpha_factors * shared[:, None] * self.V
-        g_w = X.T @ derivative + self.alpha_linear * shared * self.w
-        per_row = weight * (1 + np.abs(X).sum(axis=1)) * (1 + (sums**2).sum(axis=1))
+        return g_V, (X != 0).T @ weight, (sums**2).sum(axis=1)
+
+    def gradients(self, X, y, weight):
+        """Sums over the batch, the penalty included, and the weights of the rows of each token."""
+        scores = self.scores(X)
+        derivative = weight * loss_derivative(self.loss, scores, y)
+        g_V, n_V, norms = self.by_vectors(X, derivative, weight)
+        n = (X != 0).T @ weight
+        shares = np.broadcast_to(self.shares, n.shape)
+        g_V += self.alpha_factors * (n_V * shares[self.tokens])[:, None] * self.V
+        g_w = X.T @ derivative + self.alpha_linear * n * shares * self.w
+        per_row = weight * (1 + np.abs(X).sum(axis=1)) * (1 + norms)
         per_row = per_row * (0.25 if self.loss == "log_loss" else 1.0)
-        penalty = max(self.alpha_linear, self.alpha_factors) * shared
+        penalty = max(self.alpha_linear, self.alpha_factors) * n * shares
         self.curvature = np.abs(X).T @ per_row + 2 * penalty
         self.b_curvature = per_row.sum()
-        return derivative.sum(), g_w, g_V, n, weight @ loss_value(self.loss, scores, y)
+        return derivative.sum(), g_w, g_V, n, n_V, weight @ loss_value(self.loss, scores, y)
 
     def batch(self, X, y, weight, mean_weight):
         self.t += 1
-        g_b, g_w, g_V, n, loss = self.gradients(X, y, weight)
+        g_b, g_w, g_V, n, n_V, loss = self.gradients(X, y, weight)
         opt, name = self.opt, self.opt["name"]
         if name != "cf_sgd":
             scale = 1 / (len(y) * mean_weight)
             g_b, g_w, g_V = g_b * scale, g_w * scale, g_V * scale
-        live = n > 0 if opt.get("lazy", True) else np.ones(len(n), dtype=bool)
+        lazy = opt.get("lazy", True)
+        live, live_V = (np.full(len(held), not lazy) | (held > 0) for held in (n, n_V))
         if name in ("sgd", "fa_sgd", "cf_sgd"):
             rate, b_rate = np.full(len(n), opt["learning_rate"]), opt["learning_rate"]
             if name == "fa_sgd":
                 c = np.maximum(opt["counts"], 1)
                 m = (opt["counts"] ** 2).sum() / opt["counts"].sum()
                 rate = np.minimum(opt["max_step"], opt["learning_rate"] * np.sqrt(m / c))
+            rate_V = rate[self.tokens]
             if name == "cf_sgd":
                 one = opt["count"] == "batch"
                 self.counts[live] += 1 if one else n[live]
+                self.V_counts[live_V] += 1 if one else n_V[live_V]
                 self.b_count += 1 if one else weight.sum()
                 with np.errstate(divide="ignore"):
                     rate = self._counted(self.counts, self.curvature)
+                    rate_V = self._counted(self.V_counts, self.curvature[self.tokens])
                     b_rate = self._counted(self.b_count, self.b_curvature)
                     b_rate = min(b_rate, 2 / self.b_curvature)
             self.b -= b_rate * g_b
             self.w[live] -= (rate * g_w)[live]
-            self.V[live] -= (rate[:, None] * g_V)[live]
+            self.V[live_V] -= (rate_V[:, None] * g_V)[live_V]
             return loss
         for key, table, gradient, rows in (
             ("b", self.b, np.array([g_b]), slice(None)),
             ("w", self.w, g_w, live),
-            ("V", self.V, g_V, live),
+            ("V", self.V, g_V, live_V),
         ):
             self._adaptive(key, table, gradient, rows)
         return loss

@@ -1,6 +1,6 @@
 """The backend "cuda": kernels for NVIDIA GPUs, see the folder's docstring."""
 
-from freqfm.backends.base import Backend, CPUOnlyError, FieldWeights, Tower
+from freqfm.backends.base import Backend, CPUOnlyError, FieldVectors, FieldWeights, Tower
 from freqfm.backends.cuda.fm.trainer import DeviceRows, FMEpochs, fm_scores
 from freqfm.backends.cuda.ranking.histories import fold_in, sum_histories
 from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
@@ -17,10 +17,11 @@ def _cpu_only(what):
     return method
 
 
-def _refuse_dense(weights):
-    name = {Tower: "DeepFM", FieldWeights: "FwFM"}.get(type(weights[0].dense))
-    if name:
-        raise CPUOnlyError(f"{name} runs on the CPU only; set device='cpu', or device='auto'.")
+def _refuse_others(weights):
+    parts = type(weights[0].dense), type(weights[0].factors)
+    for kind, name in {Tower: "DeepFM", FieldWeights: "FwFM", FieldVectors: "FFM"}.items():
+        if kind in parts:
+            raise CPUOnlyError(f"{name} runs on the CPU only; set device='cpu', or device='auto'.")
 
 
 class CUDABackend(Backend):
@@ -46,7 +47,7 @@ class CUDABackend(Backend):
 
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, see ``Backend``."""
-        _refuse_dense(problem.weights)
+        _refuse_others(problem.weights)
         return FMEpochs(self.device, problem)
 
     def fm_rows(self, X):
@@ -55,7 +56,7 @@ class CUDABackend(Backend):
 
     def fm_scores(self, X, weights, n_threads):
         """Return the scores of rows under every output, see ``Backend``."""
-        _refuse_dense(weights)
+        _refuse_others(weights)
         return fm_scores(self.device, X, weights)
 
     # Recommenders.

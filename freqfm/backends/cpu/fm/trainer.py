@@ -4,9 +4,10 @@ import contextlib
 
 import numpy as np
 
+from freqfm._input.validation import check_memory
 from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm._threads import single_threaded_blas
-from freqfm.backends.base import FieldWeights, RankedTables, Tower, Trainer
+from freqfm.backends.base import FieldVectors, FieldWeights, RankedTables, Tower, Trainer
 from freqfm.backends.cpu.fm.batch import BatchRange, CSRRows, Problem, Rows, Scratch
 from freqfm.backends.cpu.fm.deep import (
     TILE,
@@ -17,6 +18,13 @@ from freqfm.backends.cpu.fm.deep import (
     deepfm_train,
 )
 from freqfm.backends.cpu.fm.dense import N_CHUNKS, DenseState, DenseWeights
+from freqfm.backends.cpu.fm.ffm import (
+    PairScores,
+    PairScratch,
+    RowFields,
+    ffm_score,
+    ffm_train,
+)
 from freqfm.backends.cpu.fm.fwfm import (
     FIELD_TILE,
     FieldScores,
@@ -52,8 +60,35 @@ PADDING = 32
 
 def widths_of(factors):
     """Return the lengths of a token's vectors, a vector for each table."""
-    ranked = isinstance(factors, RankedTables)
-    return factors.widths if ranked else np.array([factors.shape[1]])
+    if isinstance(factors, RankedTables):
+        return factors.widths
+    if isinstance(factors, FieldVectors):
+        factors = factors.vectors
+    return np.array([factors.shape[1]])
+
+
+def _most_fields(lengths, factors):
+    """Return a bound on the number of fields in rows of some lengths, of a machine with fields."""
+    if not isinstance(factors, FieldVectors):
+        return 0
+    return max(1, min(int(lengths.max(initial=0)), factors.n_fields))
+
+
+def _row_fields(n_entries, n_rows, most, factors, n_threads):
+    """Return room for the fields of rows, at most ``most`` in each."""
+    n_fields, width = factors.n_fields, factors.vectors.shape[1] // factors.n_fields
+    place_of_field = aligned_zeros((n_threads, n_fields + PADDING), np.int32)
+    place_of_field[...] = -1
+    return RowFields(
+        whole=aligned_zeros((n_rows,), np.bool_),
+        single=aligned_zeros((n_rows,), np.bool_),
+        places=aligned_zeros((n_entries,), np.int32),
+        n_places=aligned_zeros((n_rows,), np.int32),
+        fields=aligned_zeros((n_rows, most), np.int32),
+        n_entries=aligned_zeros((n_rows, most), np.int32),
+        place_of_field=place_of_field,
+        vectors=aligned_zeros((n_threads, most * width + PADDING)),
+    )
 
 
 def _most_entries(lengths, batch_size):
@@ -68,10 +103,33 @@ def _most_entries(lengths, batch_size):
     return most
 
 
+def _sums_of_fields(most, factors):
+    """Return how many numbers hold the sums of a row of ``most`` fields."""
+    return most**2 * (factors.vectors.shape[1] // factors.n_fields)
+
+
+def _pair_scores(lengths, factors, n_threads):
+    """Return working memory for the scores of rows of some lengths."""
+    most, longest = _most_fields(lengths, factors), int(lengths.max(initial=0))
+    return PairScores(
+        sums=aligned_zeros((n_threads, _sums_of_fields(most, factors) + PADDING)),
+        rows=_row_fields(n_threads * longest, n_threads, most, factors, n_threads),
+    )
+
+
 def _values(tower, size, n_levels):
     """Return working memory of tiles of rows, as wide as the tower, for ``size`` threads."""
     widest = -(-int(tower.widths.max()) // PADDING) * PADDING
     return aligned_zeros((size, n_levels, TILE, widest))
+
+
+def _kernels_of(factors):
+    """Return the kernels that train and that score a machine."""
+    if isinstance(factors, RankedTables):
+        return rafm_train, rafm_score
+    if isinstance(factors, FieldVectors):
+        return ffm_train, ffm_score
+    return fm_train, fm_score
 
 
 def _field_tiles(weights, size):
@@ -105,13 +163,15 @@ def _blas_of(dense):
 def fm_scores(X, weights, n_threads):
     """Return the scores of rows under every output, see ``Backend``."""
     factors, dense = weights[0].factors, weights[0].dense
-    kernel = rafm_score if isinstance(factors, RankedTables) else fm_score
+    kernel = _kernels_of(factors)[1]
     width = int(widths_of(factors).max())
     scores = np.empty((len(weights), X.shape[0]), dtype=np.float32)
     rows = CSRRows(X.indptr, X.indices, X.data)
     n_threads = 1 if X.nnz * width < _WEIGHTS_SCORED else n_threads
     scratch = aligned_zeros((4, n_threads, width + PADDING))
-    if isinstance(dense, FieldWeights):
+    if isinstance(factors, FieldVectors):
+        scratch = _pair_scores(np.diff(X.indptr), factors, n_threads)
+    elif isinstance(dense, FieldWeights):
         kernel, (tiles, shape) = fwfm_score, _field_tiles(weights[0], n_threads)
         scratch = FieldScores(tiles, aligned_zeros((n_threads, *shape)))
     elif dense is not None:
@@ -143,7 +203,7 @@ class FMEpochs(Trainer):
 
     def __init__(self, problem, n_threads):
         self._weights, self._n_threads = problem.weights, n_threads
-        self._kernel = fm_train if problem.ranked is None else rafm_train
+        self._kernel = _kernels_of(self._weights[0].factors)[0]
         states, formulas, dense = problem.states, problem.formulas, problem.dense
         self._of_fields = isinstance(problem.weights[0].dense, FieldWeights)
         if dense is not None:
@@ -154,7 +214,9 @@ class FMEpochs(Trainer):
         self._outputs = list(zip(problem.weights, states, strict=True))
         trained = slice(None) if problem.rows is None else problem.rows
         self._batch_size = problem.batch_size
-        most = _most_entries(np.diff(problem.X.indptr)[trained], self._batch_size)
+        lengths = np.diff(problem.X.indptr)[trained]
+        self._most_fields = _most_fields(lengths, self._weights[0].factors)
+        most = _most_entries(lengths, self._batch_size)
         samples, entries = pack_rows(problem.X, problem.weight, problem.rows)
         samples["target"][:-1] = problem.target[0, trained]
         self._n_batches = -(-(len(samples) - 1) // self._batch_size)
@@ -204,6 +266,15 @@ class FMEpochs(Trainer):
                 gradients=aligned_zeros((self._batch_size, columns)),
                 by_tower=aligned_zeros((N_CHUNKS + 1, len(tower.weights))),
             )
+        factors = self._weights[0].factors
+        if isinstance(factors, FieldVectors):
+            of_fields = n_threads, factors.n_fields + PADDING
+            return PairScratch(
+                shared=shared,
+                rows=_row_fields(most, self._batch_size, self._most_fields, factors, n_threads),
+                weights=aligned_zeros(of_fields, np.float64),
+                held=aligned_zeros(of_fields, np.int32),
+            )
         if self._problem.ranked is None:
             return shared
         of_levels = len(widths), self._batch_size
@@ -218,6 +289,15 @@ class FMEpochs(Trainer):
     def _shared_scratch(self, most, widths, n_tokens, n_threads):
         """Return the Scratch that all machines need."""
         width, n_rows = int(widths.max()), self._batch_size
+        sums = len(widths), n_rows, width
+        if self._most_fields:
+            n_sums = _sums_of_fields(self._most_fields, self._weights[0].factors)
+            sums = 1, n_rows, n_sums
+            check_memory(
+                n_rows * n_sums // 2,
+                f"The sums for each pair of {self._most_fields} fields in batches of {n_rows} rows",
+                "Choose a smaller batch_size, or fewer fields.",
+            )
         # All tokens of the batch are listed, or all that there are.
         listed = min(most, n_tokens) if self._problem.rule.lazy else n_tokens
         prepared = PreparedBatches(
@@ -244,7 +324,7 @@ class FMEpochs(Trainer):
             curvatures=aligned_zeros((n_rows,), np.float64),
             penalties=aligned_zeros((listed,), np.float64),
             rates=aligned_zeros((listed,)),
-            sums=aligned_zeros((len(widths), n_rows, width)),
+            sums=aligned_zeros(sums),
             squares=aligned_zeros((n_threads, width + PADDING)),
             totals=aligned_zeros((n_threads, width + PADDING), np.float64),
             gradients=aligned_zeros((n_threads, width + PADDING)),

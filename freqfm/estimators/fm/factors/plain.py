@@ -29,25 +29,38 @@ class PlainFactors(BaseFM):
     _weight_names = ("intercept_", "coef_", "factors_")
     _whole_names = ("intercept_", "_n_steps")
 
+    # The tables of an optimizer's state that belong to the factors.
+    _factor_states = FACTOR_STATES
+
     n_components: int = field(default=16, kw_only=False)
+
+    @property
+    def _table(self):
+        """The factors as a table that has a row for each feature."""
+        return self.factors_
+
+    @_table.setter
+    def _table(self, table):
+        self.factors_ = table
 
     def _begin_part(self, part, tokens):
         """Give a part of the model room for the factors of some tokens, see ``ModelPart``.
 
         Returns an iterable of the rows of each of ``_factor_tables`` that the part has.
         """
-        n_tokens, width = len(tokens), self.factors_.shape[-1]
-        part.factors_ = aligned_empty((*self.factors_.shape[:-2], n_tokens, width))
+        *outputs, _, width = self._table.shape
+        n_tokens = len(tokens)
+        part._table = aligned_empty((*outputs, n_tokens, width))
         for state in part._optimizer_state:
-            for name in FACTOR_STATES:
+            for name in self._factor_states:
                 n_rows, width = state[name].shape
                 state[name] = aligned_empty((min(n_tokens, n_rows), width))
         return repeat(tokens)
 
     def _factor_tables(self):
         """Return the tables of factors, and those of their optimizer state."""
-        states = [state[name] for state in self._optimizer_state for name in FACTOR_STATES]
-        return [*self.factors_.reshape(-1, *self.factors_.shape[-2:]), *states]
+        states = [state[name] for state in self._optimizer_state for name in self._factor_states]
+        return [*self._table.reshape(-1, *self._table.shape[-2:]), *states]
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         """Set the factors of all outputs; return their optimizer states."""

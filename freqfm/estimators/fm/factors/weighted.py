@@ -5,26 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from freqfm._components import NON_NEGATIVE
 from freqfm._input.validation import as_kernel_input
 from freqfm.backends.base import FieldWeights
 from freqfm.estimators.fm.factors.dense import FactorsWithDense
-from freqfm.estimators.fm.factors.tower import FactorsWithTower
+from freqfm.estimators.fm.factors.fields import FactorsByField
 from freqfm.optimizers import Optimizer
-
-# Without ``fields`` every column is a field, and a row takes time for each pair of them.
-_MOST_COLUMNS = 256
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FieldWeightedFactors(FactorsWithDense):
+class FieldWeightedFactors(FactorsByField, FactorsWithDense):
     """One vector for each feature, and a weight for each pair of fields."""
 
     _parameter_constraints = {
-        **FactorsWithDense._parameter_constraints,
-        "fields": ["array-like", None],
+        **FactorsByField._parameter_constraints,
         "field_optimizer": "no_validation",
         "alpha_fields": NON_NEGATIVE,
     }
@@ -33,7 +28,6 @@ class FieldWeightedFactors(FactorsWithDense):
         f"{FactorsWithDense._divergence_hint}"
     )
 
-    fields: ArrayLike | None = None
     field_optimizer: str | Optimizer = "adam"
     alpha_fields: float = 100.0
 
@@ -51,19 +45,6 @@ class FieldWeightedFactors(FactorsWithDense):
         weights[:, rows, columns] = weights[:, columns, rows] = 1 + self._dense
         return weights[0] if len(weights) == 1 else weights
 
-    def _known_fields(self):
-        """Return the field of each feature as a number from 0 on."""
-        fields, n_features = FactorsWithTower._encoded_fields(self), self.n_features_in_
-        if fields is not None:
-            return fields
-        if n_features > _MOST_COLUMNS:
-            raise ValueError(
-                f"fields=None makes every column of X a field, but X has {n_features} columns, and "
-                f"at most {_MOST_COLUMNS} can be fields that way. Give the field of each column, "
-                f"as freqfm.column_fields(encoder) returns it."
-            )
-        return np.arange(n_features, dtype=np.int32)
-
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         states = super()._init_factors(n_outputs, initializer, generator, counts, optimizer)
         self.fields_ = self._known_fields()
@@ -77,20 +58,6 @@ class FieldWeightedFactors(FactorsWithDense):
         return [of._replace(dense=d) for of, d in zip(super()._outputs(), dense, strict=True)]
 
     # Models to continue, and models from files.
-
-    def _refuse_growth(self, n_features):
-        raise ValueError(
-            f"n_features={n_features} would add features to a model of {len(self.fields_)}, whose "
-            f"fields are given one by one; hash new tokens into the known features."
-        )
-
-    def _check_same_shape(self):
-        super()._check_same_shape()
-        if not np.array_equal(self._known_fields(), self.fields_):
-            raise ValueError(
-                "fields differ from those of the model to continue; set them back, or fit a new "
-                "model with warm_start=False."
-            )
 
     def _check_factors(self, learned, outputs, n_features):
         super()._check_factors(learned, outputs, n_features)

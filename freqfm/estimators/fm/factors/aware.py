@@ -1,0 +1,77 @@
+"""The factors of a field-aware machine: of each feature a vector for each field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from freqfm._input.validation import as_kernel_input
+from freqfm._memory import aligned_zeros
+from freqfm.backends.base import FieldVectors
+from freqfm.estimators.fm.base import squeeze_outputs
+from freqfm.estimators.fm.factors.fields import FactorsByField
+from freqfm.estimators.fm.factors.plain import FACTOR_STATES
+from freqfm.formulas import codes
+from freqfm.optimizers import OptimizerState
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class FieldAwareFactors(FactorsByField):
+    """A vector of ``n_components`` numbers for each feature and field."""
+
+    _factor_states = (*FACTOR_STATES, "per_vector")
+
+    n_components: int = field(default=4, kw_only=False)
+
+    @property
+    def _n_fields(self):
+        return self.factors_.shape[-2]
+
+    @property
+    def _table(self):
+        return self.factors_.reshape(*self.factors_.shape[:-2], -1)
+
+    @_table.setter
+    def _table(self, table):
+        self.factors_ = table.reshape(*table.shape[:-1], *self.factors_.shape[-2:])
+
+    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
+        n_features, d = self.n_features_in_, int(self.n_components)
+        self.fields_ = self._known_fields()
+        n_fields = 1 + int(self.fields_.max())
+        factors = aligned_zeros((n_outputs, n_features, n_fields, d))
+        for table in factors.reshape(n_outputs, n_features, -1):
+            table[:] = initializer.table(table.shape, generator, counts)
+        self.factors_ = squeeze_outputs(factors)
+        shapes = self._state_shapes(optimizer)
+        of_features = optimizer.init_state(n_features, d, counts)
+        return [
+            OptimizerState(*map(aligned_zeros, shapes.values()))._replace(
+                per_row=of_features.per_row.copy()
+            )
+            for _ in range(n_outputs)
+        ]
+
+    def _state_shapes(self, optimizer):
+        n_features, n_fields, d = self.factors_.shape[-3:]
+        shapes = optimizer.state_shapes(n_features, d)
+        for name in FACTOR_STATES:
+            n, width = shapes[name]
+            shapes[name] = n, n_fields * width
+        counted = optimizer.rate_code == codes.RATE_COUNTED
+        return {**shapes, "per_vector": (n_features, n_fields) if counted else (0, 0)}
+
+    def _fewest_factors(self):
+        return int(self.n_components) * (1 + int(self._known_fields().max()))
+
+    def _check_factors(self, learned, outputs, n_features):
+        learned.array("fields_", (n_features,), "i")
+        *_, n_fields, d = learned.array("factors_", (*outputs, n_features, None, None))
+        learned.require(n_fields > 0 and d > 0, "factors_", "holds no factors")
+        learned.indices("fields_", self.fields_, n_fields)
+
+    def _outputs(self):
+        fields, n_fields = as_kernel_input(self.fields_, np.int32), self._n_fields
+        tables = as_kernel_input(self._table).reshape(len(self.intercept_), len(fields), -1)
+        return self._outputs_with([FieldVectors(table, fields, n_fields) for table in tables])

@@ -1,0 +1,57 @@
+"""What machines share whose features all have a field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from freqfm.estimators.fm.factors.plain import PlainFactors
+from freqfm.estimators.fm.factors.tower import FactorsWithTower
+
+# Without ``fields`` every column is a field, and a row takes time for each pair of them.
+_MOST_COLUMNS = 256
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class FactorsByField(PlainFactors):
+    """Factors of features that all have a field: without ``fields`` each one of its own."""
+
+    _parameter_constraints = {
+        **PlainFactors._parameter_constraints,
+        "fields": ["array-like", None],
+    }
+
+    fields: ArrayLike | None = None
+
+    def _known_fields(self):
+        """Return the field of each feature as a number from 0 on."""
+        fields, n_features = FactorsWithTower._encoded_fields(self), self.n_features_in_
+        if fields is not None:
+            return fields
+        if n_features > _MOST_COLUMNS:
+            raise ValueError(
+                f"fields=None makes every column of X a field, but X has {n_features} columns, and "
+                f"at most {_MOST_COLUMNS} can be fields that way. Give the field of each column, "
+                f"as freqfm.column_fields(encoder) returns it."
+            )
+        return np.arange(n_features, dtype=np.int32)
+
+    def _begin_part(self, part, tokens):
+        part.fields_ = self.fields_[tokens]
+        return super()._begin_part(part, tokens)
+
+    def _refuse_growth(self, n_features):
+        raise ValueError(
+            f"n_features={n_features} would add features to a model of {len(self.fields_)}, whose "
+            f"fields are given one by one; hash new tokens into the known features."
+        )
+
+    def _check_same_shape(self):
+        super()._check_same_shape()
+        if not np.array_equal(self._known_fields(), self.fields_):
+            raise ValueError(
+                "fields differ from those of the model to continue; set them back, or fit a new "
+                "model with warm_start=False."
+            )

@@ -1,0 +1,346 @@
+"""FFMClassifier and FFMRegressor: field-aware factorization machines."""
+
+from dataclasses import dataclass
+
+from freqfm.estimators.fm.factors.aware import FieldAwareFactors
+from freqfm.estimators.fm.targets import ClassTargets, RealTargets
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class FFMClassifier(ClassTargets, FieldAwareFactors):
+    """Field-aware factorization machine for classification, by the log loss.
+
+    The score of a row x is [1]_::
+
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_{i,f_j}, v_{j,f_i}> x_i x_j,
+
+    the log-odds of the second class, where f_i is the field of feature i: a feature has a vector
+    for each field, and with a feature of field f it interacts by that for f. Three classes or more
+    get one such score each, trained against the rest. See :doc:`/fields`.
+
+    Parameters
+    ----------
+    n_components : int, default=4
+        Length d of the vectors v_{i,f}, the rank of the interactions of two fields.
+    fields : array-like of shape (n_features,), default=None
+        The field of each column, as integers or strings; a field is the set of columns that come
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. None makes
+        each column a field of its own, for up to 256 columns.
+    loss : "log" or Loss, default="log"
+        The loss to minimise: the log loss, or an instance of a custom class derived from
+        :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
+        loss on held-out rows, and ``predict_proba`` exists if the loss has an ``expectation``.
+    optimizer : str or Optimizer, default="cf_sgd"
+        Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
+        from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
+    learning_rate : float, default=None
+        The learning rate; None means the optimizer's default. Not allowed with an instance that has
+        its own.
+    max_iter : int, default=100
+        Maximum number of epochs in one call to ``fit``.
+    batch_size : int, default=1024
+        Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
+        then divided evenly. A step uses the exact gradient over its rows.
+    alpha_linear : float, default=1.0
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
+    alpha_factors : float, default=5.0
+        Penalty ``alpha_factors / 2 * |v_{i,f}|^2``, added likewise, in equal shares for each row
+        that holds feature i and another one of field f.
+    alpha_per : {"token", "row"}, default="token"
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
+        of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
+        token, so that it grows with the data.
+    init : str or Initializer, default="normal"
+        Initial values of the factors: "normal", "xavier", or an instance from
+        :mod:`freqfm.initializers`.
+    init_scale : float, default=None
+        The initializer's scale; None means its default. Not allowed with an instance that has its
+        own.
+    fit_intercept : bool, default=True
+        Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at
+        0.
+    fit_linear : bool, default=True
+        Whether the w_i are learned; they start at 0. False keeps them there.
+    early_stopping : bool or "auto", default="auto"
+        Whether to hold out part of the rows, find the epoch with the lowest log loss on them, and
+        then train a new model on all rows for that many epochs. "auto" does so for 300 rows or
+        more, if every class has enough rows. Without early stopping, training ends when the
+        training loss no longer improves. With ``X_val`` in ``fit`` those rows are used instead of
+        held-out ones, and the model of the best epoch is kept, without training again; the latter
+        is also the case with ``warm_start=True``.
+    validation_fraction : float or "auto", default="auto"
+        Share of the rows held out, stratified by class. "auto" is a tenth; fewer than
+        10,000 rows are cross-validated instead: each of five folds, or ten for fewer than 3,000
+        rows, is held out from a model that the others train, and the mean of the scores is used.
+    n_iter_no_change : int, "auto" or None, default="auto"
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
+        with early stopping at least 50 steps. None never stops.
+    tol : float, default=1e-4
+        Smallest change that is an improvement.
+    shuffle : bool, default=True
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
+        into random blocks of 16 once, and every epoch shuffles the blocks.
+    class_weight : dict, "balanced" or None, default=None
+        Factor of the weights of each class's rows. With "balanced" all classes have the same weight
+        in total, counted with ``sample_weight``.
+    warm_start : bool, default=False
+        Whether ``fit`` continues from the model, the counters and the optimizer state of the last
+        call: ten fits of one epoch equal one of ten (without early stopping, which restores the
+        best epoch after every call). There is no ``ConvergenceWarning`` then.
+    verbose : int, default=0
+        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
+        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
+    n_jobs : int, default=None
+        Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
+        identical for any number.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of the initial values, the order of rows and the validation part.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu", or "auto". These machines run on the CPU only:
+        "cuda" raises. See :ref:`gpu`.
+
+    Attributes
+    ----------
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        w_0, float32.
+    coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
+        w_i, float32.
+    factors_ : ndarray of shape (n_features, n_fields, n_components)
+        v_{i,f}, float32; for three classes or more with a first axis for the class.
+    fields_ : ndarray of shape (n_features,)
+        The field of each column, numbered from 0 in sorted order.
+    classes_ : ndarray of shape (n_classes,)
+        The class labels.
+    n_features_in_ : int
+        Number of features seen during fit.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during fit, if ``X`` has string column names.
+    n_iter_ : int
+        Epochs trained, over all calls, excluding those of the new model trained on all rows.
+    best_iter_ : int
+        The epoch whose model this is, or the number of epochs for which the new model was trained
+        on all rows: the best one with early stopping, else the last.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Mean training loss of every epoch, over the rows not held out, without the penalty, summed
+        over the classes; the loss of each batch is taken before its step.
+    validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
+        ``neg_log_loss`` of the validation rows after every epoch, with early stopping.
+    token_counts_ : ndarray of shape (n_features,)
+        Total weight of the training rows that hold each feature.
+    optimizer_state_nbytes_ : int
+        Bytes of optimizer state that grow with the number of features.
+
+    Raises
+    ------
+    DivergenceError
+        From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` was reached while the model still improved.
+
+    See Also
+    --------
+    FFMRegressor : The same model for real targets.
+    FMClassifier : One vector for each feature.
+    column_fields : The fields, from a fitted encoder.
+
+    Notes
+    -----
+    Training takes O(m n d) per epoch and row of m entries in n fields. The model takes
+    4 (n_fields d + 1) bytes per feature and class, and a row of a batch 4 d n^2 bytes beside what
+    :class:`FMClassifier` needs, with n the most fields in a row.
+
+    CF-SGD counts for each feature and field how many rows hold the feature and another one of the
+    field, and bounds the steps of a feature's vectors like :class:`freqfm.optimizers.CFSGD`, with
+    the sums of the x_j v_{j,f_i} over each field in place of s; FA-SGD knows the frequencies of
+    features alone.
+
+    References
+    ----------
+    .. [1] Y. Juan, Y. Zhuang, W.-S. Chin, C.-J. Lin. "Field-aware Factorization Machines for CTR
+       Prediction". RecSys 2016, equation (4).
+
+    Examples
+    --------
+    >>> from sklearn.preprocessing import OneHotEncoder
+    >>> from freqfm import FFMClassifier, column_fields
+    >>> rows = [["ann", "tea"], ["ann", "jam"], ["bob", "tea"], ["bob", "jam"]] * 50
+    >>> y = ["yes", "no", "no", "yes"] * 50
+    >>> encoder = OneHotEncoder().fit(rows)
+    >>> model = FFMClassifier(fields=column_fields(encoder), alpha_factors=0.1, random_state=0)
+    >>> model = model.fit(encoder.transform(rows), y)
+    >>> model.predict(encoder.transform([["ann", "tea"], ["bob", "tea"]])).tolist()
+    ['yes', 'no']
+    >>> model.factors_.shape
+    (4, 2, 4)
+    """
+
+    _parameter_constraints = (
+        FieldAwareFactors._parameter_constraints | ClassTargets._parameter_constraints
+    )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class FFMRegressor(RealTargets, FieldAwareFactors):
+    """Field-aware factorization machine for regression, by the squared error.
+
+    The prediction of a row x is [1]_::
+
+        w_0 + sum_i w_i x_i + sum_{i<j} <v_{i,f_j}, v_{j,f_i}> x_i x_j.
+
+    where f_i is the field of feature i: a feature has a vector for each field, and with a feature
+    of field f it interacts by that for f. See :doc:`/fields`.
+
+    The loss is half the squared error. Scale targets that are far from 1,
+    for instance with ``sklearn.compose.TransformedTargetRegressor``.
+
+    Parameters
+    ----------
+    n_components : int, default=4
+        Length d of the vectors v_{i,f}, the rank of the interactions of two fields.
+    fields : array-like of shape (n_features,), default=None
+        The field of each column, as integers or strings; a field is the set of columns that come
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. None makes
+        each column a field of its own, for up to 256 columns.
+    loss : str or Loss, default="squared"
+        The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
+        from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
+        monitors the mean loss on held-out rows instead of R^2.
+    optimizer : str or Optimizer, default="cf_sgd"
+        Such as "sgd", "fa_sgd", "cf_sgd", "rowwise_adagrad", "adagrad" or "adam", or an instance
+        from :mod:`freqfm.optimizers`. Searches can set its parameters as ``optimizer__...``.
+    learning_rate : float, default=None
+        The learning rate; None means the optimizer's default, and 0.75 for "fa_sgd". Not allowed
+        with an instance that has its own.
+    max_iter : int, default=100
+        Maximum number of epochs in one call to ``fit``.
+    batch_size : int, default=1024
+        Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
+        then divided evenly. A step uses the exact gradient over its rows.
+    alpha_linear : float, default=1.0
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
+    alpha_factors : float, default=5.0
+        Penalty ``alpha_factors / 2 * |v_{i,f}|^2``, added likewise, in equal shares for each row
+        that holds feature i and another one of field f.
+    alpha_per : {"token", "row"}, default="token"
+        Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
+        of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
+        token, so that it grows with the data.
+    init : str or Initializer, default="normal"
+        Initial values of the factors: "normal", "xavier", or an instance from
+        :mod:`freqfm.initializers`.
+    init_scale : float, default=None
+        The initializer's scale; None means its default. Not allowed with an instance that has its
+        own.
+    fit_intercept : bool, default=True
+        Whether w_0 is learned; it starts at the mean. False keeps it at 0.
+    fit_linear : bool, default=True
+        Whether the w_i are learned; they start at 0. False keeps them there.
+    early_stopping : bool or "auto", default="auto"
+        Whether to hold out part of the rows, find the epoch with the best R^2 on them, and then
+        train a new model on all rows for that many epochs. "auto" does so for 300 rows or more.
+        Without early stopping, training ends when the training loss no longer improves. With
+        ``X_val`` in ``fit`` those rows are used instead of held-out ones, and the model of the best
+        epoch is kept, without training again; the latter is also the case with
+        ``warm_start=True``.
+    validation_fraction : float or "auto", default="auto"
+        Share of the rows held out. "auto" is a tenth; fewer than 10,000 rows are cross-validated
+        instead: each of five folds, or ten for fewer than 3,000 rows, is held out from a model that
+        the others train, and the mean of the scores is used.
+    n_iter_no_change : int, "auto" or None, default="auto"
+        Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
+        with early stopping at least 50 steps. None never stops.
+    tol : float, default=1e-4
+        Smallest change that is an improvement.
+    shuffle : bool, default=True
+        Whether every epoch visits the rows in a new random order. More than 16,383 rows are divided
+        into random blocks of 16 once, and every epoch shuffles the blocks.
+    warm_start : bool, default=False
+        Whether ``fit`` continues from the model, the counters and the optimizer state of the last
+        call: ten fits of one epoch equal one of ten (without early stopping, which restores the
+        best epoch after every call). There is no ``ConvergenceWarning`` then.
+    verbose : int, default=0
+        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
+        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
+    n_jobs : int, default=None
+        Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
+        identical for any number.
+    random_state : int, RandomState, Generator or None, default=None
+        Seed of the initial values, the order of rows and the validation part.
+    device : str, default="cpu"
+        Where the model trains and predicts: "cpu", or "auto". These machines run on the CPU only:
+        "cuda" raises. See :ref:`gpu`.
+
+    Attributes
+    ----------
+    intercept_ : ndarray of shape (1,)
+        w_0, float32.
+    coef_ : ndarray of shape (n_features,)
+        w_i, float32.
+    factors_ : ndarray of shape (n_features, n_fields, n_components)
+        v_{i,f}, float32.
+    fields_ : ndarray of shape (n_features,)
+        The field of each column, numbered from 0 in sorted order.
+    n_features_in_ : int
+        Number of features seen during fit.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of features seen during fit, if ``X`` has string column names.
+    n_iter_ : int
+        Epochs trained, over all calls, excluding those of the new model trained on all rows.
+    best_iter_ : int
+        The epoch whose model this is, or the number of epochs for which the new model was trained
+        on all rows: the best one with early stopping, else the last.
+    loss_curve_ : ndarray of shape (`n_iter_`,)
+        Mean training loss of every epoch, over the rows not held out, without the penalty; the loss
+        of each batch is taken before its step.
+    validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
+        ``r2`` of the validation rows after every epoch, with early stopping.
+    token_counts_ : ndarray of shape (n_features,)
+        Total weight of the training rows that hold each feature.
+    optimizer_state_nbytes_ : int
+        Bytes of optimizer state that grow with the number of features.
+
+    Raises
+    ------
+    DivergenceError
+        From ``fit`` and ``partial_fit``, if the loss or a weight stops being finite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        From ``fit``, if ``max_iter`` was reached while the model still improved.
+
+    See Also
+    --------
+    FFMClassifier : The same model for classes.
+    FMRegressor : One vector for each feature.
+    column_fields : The fields, from a fitted encoder.
+
+    Notes
+    -----
+    Training takes O(m n d) per epoch and row of m entries in n fields. The model takes
+    4 (n_fields d + 1) bytes per feature, and a row of a batch 4 d n^2 bytes beside what
+    :class:`FMRegressor` needs, with n the most fields in a row.
+
+    CF-SGD counts for each feature and field how many rows hold the feature and another one of the
+    field, and bounds the steps of a feature's vectors like :class:`freqfm.optimizers.CFSGD`, with
+    the sums of the x_j v_{j,f_i} over each field in place of s; FA-SGD knows the frequencies of
+    features alone.
+
+    References
+    ----------
+    .. [1] Y. Juan, Y. Zhuang, W.-S. Chin, C.-J. Lin. "Field-aware Factorization Machines for CTR
+       Prediction". RecSys 2016, equation (4).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm import FFMRegressor
+    >>> X = np.random.default_rng(0).standard_normal((1000, 3))
+    >>> y = 1 + X[:, 0] * X[:, 1] - X[:, 1] * X[:, 2]
+    >>> model = FFMRegressor(2, batch_size=100, alpha_factors=0, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.99)
+    True
+    """
