@@ -48,10 +48,9 @@ class FieldTile(NamedTuple):
     matrix: np.ndarray  #: (F, F) float32, the weights of pairs of different fields, else 0
     own: np.ndarray  #: (F,) float32, the weights within the fields
     sums: np.ndarray  #: (F, n) float32, sums of x v
-    reach: np.ndarray  #: (F, FIELD_TILE) float32, sums of |x|
-    within: (
-        np.ndarray
-    )  #: (F, FIELD_TILE) float32, interactions within each field, without its weight
+    reach: np.ndarray  #: (FIELD_TILE, F) float32, sums of |x|
+    within: np.ndarray  #: (FIELD_TILE, F) float32, interactions within fields, without weights
+    repeated: np.ndarray  #: (FIELD_TILE,) bool, whether rows have several entries of a field
     lines: np.ndarray  #: (2, n) float32, sums over the fields
     totals: np.ndarray  #: (2, FIELD_TILE) float32, scores, and bounds of their curvature
     products: np.ndarray  #: (F, F) float32, the gradient by the weights of different fields
@@ -83,6 +82,7 @@ def tile_of(rank, tiles):
         tiles.sums[rank],
         tiles.reach[rank],
         tiles.within[rank],
+        tiles.repeated[rank],
         tiles.lines[rank],
         tiles.totals[rank],
         tiles.products[rank],
@@ -95,7 +95,7 @@ def _unpack(fields, tile):
     """Write the weights of pairs of fields as a matrix."""
     at = _ZERO
     for f in range(np.uint64(fields.n_fields)):
-        tile.own[f] = ONE + fields.weights[at]
+        tile.own[f] = tile.matrix[f, f] = ONE + fields.weights[at]
         at += _ONE
         for g in range(f + _ONE, np.uint64(fields.n_fields)):
             tile.matrix[f, g] = ONE + fields.weights[at]
@@ -115,7 +115,7 @@ def _add_entry(i, x, vector, f, tile):
     """Add an entry to its field in row ``i`` of the tile; return whether it is the first there."""
     width, sums = np.uint64(vector.shape[0]), tile.sums[f]
     first = i * width
-    first_of_field = tile.reach[f, i] == ZERO and x != ZERO
+    first_of_field = tile.reach[i, f] == ZERO and x != ZERO
     if first_of_field:
         # Most fields have one entry in a row.
         for c in range(width):
@@ -126,16 +126,16 @@ def _add_entry(i, x, vector, f, tile):
             term = x * vector[c]
             product += sums[first + c] * term
             sums[first + c] += term
-        tile.within[f, i] += product
-    tile.reach[f, i] += abs(x)
+        tile.within[i, f] += product
+    tile.reach[i, f] += abs(x)
     return first_of_field
 
 
 @inlined
 def _clear_absent(i, width, tile):
     """Write zeros as the sums of fields that row ``i`` of the tile does not hold."""
-    for f in range(np.uint64(tile.reach.shape[0])):
-        if tile.reach[f, i] == ZERO:
+    for f in range(np.uint64(tile.reach.shape[1])):
+        if tile.reach[i, f] == ZERO:
             for c in range(i * width, (i + _ONE) * width):
                 tile.sums[f, c] = ZERO
 
@@ -160,6 +160,7 @@ def _sum_tile(first, n_rows, rows, weights, tile):
             n_held += _add_entry(i, x, factors[k], np.uint64(fields[k]), tile)
         if n_held < weights.dense.n_fields:
             _clear_absent(i, np.uint64(factors.shape[1]), tile)
+        tile.repeated[i] = n_held < rows.indptr[j + _ONE] - rows.indptr[j]
         tile.totals[0, i] = score
         tile.totals[1, i] = reach
 
@@ -192,20 +193,24 @@ def _multiply(begin, tile, directions):
 
 @inlined
 def _interact(begin, tile, directions):
-    """Add up <S_f, T_f> and |T_f|^2 of all fields, and complete T by the field itself.
+    """Write the sums of <S_f, T_f - R_ff S_f> and |T_f|^2 over all fields to ``lines``.
 
-    ``lines`` receive the products, which are still to be summed over each row's numbers.
+    They are still to be summed over each row's numbers.
     """
     products, squares, n = tile.lines[0], tile.lines[1], np.uint64(tile.lines.shape[1])
+    end = begin + n
     for k in range(n):
         products[k] = ZERO
         squares[k] = ZERO
-    for f in range(np.uint64(directions.shape[0])):
-        sums, own, direction = tile.sums[f], tile.own[f], directions[f][begin : begin + n]
+    for f in range(_ZERO, np.uint64(directions.shape[0]), _TWO):
+        left, right = tile.sums[f], tile.sums[f + _ONE]
+        upper, lower = directions[f][begin:end], directions[f + _ONE][begin:end]
+        a, b = tile.own[f], tile.own[f + _ONE]
         for k in range(n):
-            products[k] += sums[k] * direction[k]
-            direction[k] += own * sums[k]
-            squares[k] += direction[k] * direction[k]
+            x, y = left[k], right[k]
+            products[k] += x * (upper[k] - a * x) + y * (lower[k] - b * y)
+        for k in range(n):
+            squares[k] += upper[k] * upper[k] + lower[k] * lower[k]
 
 
 @inlined
@@ -213,11 +218,11 @@ def _sum_squares(i, begin, width, tile, directions):
     """Return the sum of |x| |T_f|^2 over the fields of row ``i`` of the tile."""
     total = ZERO
     for f in range(np.uint64(directions.shape[0])):
-        if tile.reach[f, i] != ZERO:
+        if tile.reach[i, f] != ZERO:
             direction, norm = directions[f][begin : begin + width], ZERO
             for c in range(width):
                 norm += direction[c] * direction[c]
-            total += tile.reach[f, i] * norm
+            total += tile.reach[i, f] * norm
     return total
 
 
@@ -231,14 +236,13 @@ def _add_interactions(n_rows, n_fields, begin, tile, directions):
         for c in range(i * width, (i + _ONE) * width):
             product += products[c]
             square += squares[c]
-        within, least, most = ZERO, tile.reach[0, i], ZERO
+        within, n_unequal, of_first = ZERO, 0, tile.reach[i, 0]
         for f in range(np.uint64(n_fields)):
-            within += tile.own[f] * tile.within[f, i]
-            least = min(least, tile.reach[f, i])
-            most = max(most, tile.reach[f, i])
-        if least == most:
+            within += tile.own[f] * tile.within[i, f]
+            n_unequal += tile.reach[i, f] != of_first
+        if n_unequal == 0:
             # As in rows of one-hot encoded columns.
-            square *= most
+            square *= of_first
         else:
             square = _sum_squares(i, begin + i * width, width, tile, directions)
         tile.totals[0, i] += HALF * product + within
@@ -269,14 +273,19 @@ def _add_products(first, n_rows, tile, derivatives):
         derivative = np.float32(derivatives[np.uint64(first) + i])
         for c in range(width):
             scales[i * width + c] = derivative
-        for f in range(n_fields):
-            tile.by_own[f] += derivative * tile.within[f, i]
+        if tile.repeated[i]:
+            for f in range(n_fields):
+                tile.by_own[f] += derivative * tile.within[i, f]
     for f in range(_ZERO, n_fields, _TWO):
         above, below = tile.sums[f], tile.sums[f + _ONE]
         for k in range(n):
             upper[k] = scales[k] * above[k]
             lower[k] = scales[k] * below[k]
-        for g in range(f, n_fields, _TWO):
+        product = ZERO
+        for k in range(n):
+            product += upper[k] * below[k]
+        products[f, f + _ONE] += product
+        for g in range(f + _TWO, n_fields, _TWO):
             left, right = tile.sums[g], tile.sums[g + _ONE]
             p00, p01, p10, p11 = ZERO, ZERO, ZERO, ZERO
             for k in range(n):
