@@ -22,6 +22,7 @@ from freqfm import (
     FFMClassifier,
     FMClassifier,
     FMRegressor,
+    FwFMClassifier,
     MFRecommender,
     RaFMClassifier,
     RaFMRegressor,
@@ -48,6 +49,7 @@ MACHINES = {
         CLASSES * 1.0,
     ),
     "FFMClassifier": lambda: (FFMClassifier(3, fields=FIELDS), CLASSES),
+    "FwFMClassifier": lambda: (FwFMClassifier(3, fields=FIELDS), CLASSES),
     "DeepFMClassifier": lambda: (
         DeepFMClassifier(3, hidden_layer_sizes=(4,), fields=FIELDS),
         CLASSES,
@@ -76,7 +78,7 @@ DOCUMENTS = [["a", "b", "c", "a", "d"], ["b", "d", "d"]] * 4
 
 # What every use needs, and what only further training needs.
 OF_MACHINES = {"n_features_in_", "intercept_", "coef_", "factors_", "_factors", "ranks_"}
-OF_MACHINES |= {"feature_ranks_", "factor_rows_", "_dense", "_layer_widths", "fields_"}
+OF_MACHINES |= {"feature_ranks_", "factor_rows_", "_dense", "_layer_widths", "fields_", "_n_fields"}
 OF_RECOMMENDERS = {"n_features_in_", "item_factors_", "item_counts_", "_history", "layers_"}
 OF_RECOMMENDERS |= {"_inverse_temperatures", "_fold_in", "user_factors_", "input_factors_"}
 OF_RECOMMENDERS |= {f"_history.{field}" for field in ("indptr", "indices", "weights")}

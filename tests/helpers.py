@@ -18,6 +18,8 @@ from freqfm import (
     FFMRegressor,
     FMClassifier,
     FMRegressor,
+    FwFMClassifier,
+    FwFMRegressor,
     RaFMClassifier,
     RaFMRegressor,
 )
@@ -31,6 +33,8 @@ CLASSES = [
     DeepFMRegressor,
     FFMClassifier,
     FFMRegressor,
+    FwFMClassifier,
+    FwFMRegressor,
 ]
 BOTH = pytest.mark.parametrize("cls", CLASSES)
 

@@ -45,6 +45,7 @@ _DEEP = {"hidden_layer_sizes": (4,), **_FM}
 FM = {"FMClassifier": _FM, "FMRegressor": _FM, "RaFMClassifier": _RAFM, "RaFMRegressor": _RAFM}
 FM |= {"DeepFMClassifier": _DEEP, "DeepFMRegressor": _DEEP}
 FM |= {"FFMClassifier": _FM, "FFMRegressor": _FM}
+FM |= {"FwFMClassifier": _FM, "FwFMRegressor": _FM}
 _MF, _VAE = {"n_components": 3, **_SIZES}, {"hidden_layer_sizes": (4,), "n_components": 3, **_SIZES}
 RECOMMENDERS = {"MFRecommender": _MF, "ALSRecommender": _MF, "FastVAERecommender": _VAE}
 _WORDS = {"n_components": 3, "min_count": 1, "batch_size": 8, **_SIZES}

@@ -29,6 +29,7 @@ from freqfm import (
     FFMClassifier,
     FMClassifier,
     FMRegressor,
+    FwFMClassifier,
     MFRecommender,
     RaFMClassifier,
     RaFMRegressor,
@@ -197,6 +198,7 @@ def test_a_derivative_of_the_wrong_sign_is_told_of(in_numpy):
         (FMClassifier, (CustomAdam(0.01), Adam(0.01))),
         (RaFMClassifier, (CustomFASGD(0.1), FASGD(0.1))),
         (FFMClassifier, (CustomAdam(0.01), Adam(0.01))),
+        (FwFMClassifier, (CustomAdam(0.01), Adam(0.01))),
     ],
 )
 @pytest.mark.slow

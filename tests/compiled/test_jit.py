@@ -37,7 +37,7 @@ from numba.core import event
 from scipy import sparse
 
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor
-from freqfm import FFMClassifier, FFMRegressor
+from freqfm import FFMClassifier, FFMRegressor, FwFMClassifier, FwFMRegressor
 from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm import ALSRecommender, FastVAERecommender, MFRecommender, Word2Vec
 from freqfm._numba.jit import KERNELS
@@ -92,6 +92,7 @@ def use_everything():
     tasks += [(RaFMClassifier, y > 0), (RaFMClassifier, y), (RaFMRegressor, y / 3)]
     tasks += [(DeepFMClassifier, y > 0), (DeepFMClassifier, y), (DeepFMRegressor, y / 3)]
     tasks += [(FFMClassifier, y > 0), (FFMClassifier, y), (FFMRegressor, y / 3)]
+    tasks += [(FwFMClassifier, y > 0), (FwFMClassifier, y), (FwFMRegressor, y / 3)]
     optimizers = [*OPTIMIZERS, FASGD(0.01, counts=[1] * 8)]
     optimizers += [CFSGD(0.01, count="batch"), Adam(0.01, lazy=False)]
     choices = list(itertools.product(optimizers, tasks))
@@ -104,7 +105,7 @@ def use_everything():
             size = {"ranks": [(2, 5), [1, 2, np.int64(9)], (3,)][i % 3]}
             size["rank_sharing"] = ["separate", "truncate"][i % 2]
             size["form"] = ["paper", "reference"][i % 2]
-        if cls in (FFMClassifier, FFMRegressor):
+        if cls in (FFMClassifier, FFMRegressor, FwFMClassifier, FwFMRegressor):
             size["fields"] = [None, np.arange(8) // 3, [1] * 8][i % 3]
         if cls in (DeepFMClassifier, DeepFMRegressor):
             size["hidden_layer_sizes"] = [(5,), [4, np.int64(3)], ()][i % 3]

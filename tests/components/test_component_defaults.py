@@ -11,6 +11,7 @@ from freqfm import (
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
+    FwFMRegressor,
     MFRecommender,
     Word2Vec,
 )
@@ -29,7 +30,7 @@ def learned(model):
         return model.fit(DOCUMENTS).vectors_
     if isinstance(model, FMClassifier):
         return model.fit(X, Y > 0).factors_
-    if isinstance(model, FMRegressor | DeepFMRegressor):
+    if isinstance(model, FMRegressor | DeepFMRegressor | FwFMRegressor):
         return model.fit(X, Y).factors_
     return model.fit(X).item_factors_
 
@@ -40,6 +41,7 @@ SAME = [
     (FMClassifier(**SHORT, optimizer="fa_sgd"), {"optimizer": FASGD(3.0)}),
     (FMClassifier(**SHORT, learning_rate=0.5), {"optimizer": CFSGD(exponent=0.5)}),
     (DeepFMRegressor(**SHORT), {"layer_optimizer": Adam(0.003, lazy=True)}),
+    (FwFMRegressor(**SHORT), {"field_optimizer": Adam(lazy=True)}),
     (MFRecommender(**SHORT), {"optimizer": Adam(beta_1=0.9)}),
     (MFRecommender(**SHORT, init="normal"), {"init": Normal()}),
     (MFRecommender(**SHORT, loss="softmax", negative_sampler="midx_uniform"),

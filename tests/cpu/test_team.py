@@ -27,6 +27,7 @@ from freqfm import (
     FastVAERecommender,
     FFMClassifier,
     FMClassifier,
+    FwFMClassifier,
     MFRecommender,
     RaFMClassifier,
     _threads,
@@ -420,9 +421,11 @@ def test_interrupt_while_threads_start(monkeypatch, interrupts):
     assert set(threading.enumerate()) <= before
 
 
+FIELDS = {"fields": np.arange(300) // 100, "max_iter": 2}
 ESTIMATORS = {
     "FM": lambda n: FMClassifier(8, max_iter=2, batch_size=500, n_jobs=n, random_state=0),
-    "FFM": lambda n: FFMClassifier(max_iter=2, batch_size=500, n_jobs=n, random_state=0),
+    "FFM": lambda n: FFMClassifier(**FIELDS, batch_size=500, n_jobs=n, random_state=0),
+    "FwFM": lambda n: FwFMClassifier(**FIELDS, batch_size=500, n_jobs=n, random_state=0),
     "RaFM": lambda n: RaFMClassifier((2, 5), max_iter=2, batch_size=500, n_jobs=n, random_state=0),
     "MF": lambda n: MFRecommender(8, max_iter=2, batch_size=500, n_jobs=n, random_state=0),
     "BPR": lambda n: MFRecommender(

@@ -23,6 +23,7 @@ from freqfm import (
     FastVAERecommender,
     FFMClassifier,
     FMClassifier,
+    FwFMClassifier,
     InteractionRecommender,
     MFRecommender,
     RaFMClassifier,
@@ -51,7 +52,7 @@ def documented(cls):
     "model",
     [
         *(cls(max_iter=2) for cls in (FMClassifier, RaFMClassifier, DeepFMClassifier)),
-        *(cls(max_iter=2, fields=np.arange(12) % 3) for cls in [FFMClassifier]),
+        *(cls(max_iter=2, fields=np.arange(12) % 3) for cls in (FFMClassifier, FwFMClassifier)),
         *(cls(max_iter=2) for cls in (MFRecommender, ALSRecommender, FastVAERecommender)),
         MFRecommender(max_iter=2, loss="mawu", backbone="lightgcn"),
         MFRecommender(max_iter=2, early_stopping=True),
@@ -126,6 +127,7 @@ def test_arrays_of_another_layout_serve_as_well(change, loss):
         (RaFMClassifier((2, 4)), "coef_"),
         (DeepFMClassifier(3, hidden_layer_sizes=(4,)), "factors_"),
         (FFMClassifier(3), "factors_"),
+        (FwFMClassifier(3), "_dense"),
     ],
     ids=lambda value: type(value).__name__,
 )

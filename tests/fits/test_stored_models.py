@@ -18,6 +18,7 @@ from freqfm import (
     FastVAERecommender,
     FFMClassifier,
     FMRegressor,
+    FwFMClassifier,
     InteractionRecommender,
     ItemKNNRecommender,
     MFRecommender,
@@ -36,6 +37,7 @@ MODELS = {
     "FM": (FMRegressor(2, max_iter=2, random_state=0), (LOG, LABELS)),
     "RaFM": (RaFMClassifier((1, 2), max_iter=2, random_state=0), (LOG, LABELS)),
     "FFM": (FFMClassifier(2, max_iter=2, random_state=0), (LOG, LABELS)),
+    "FwFM": (FwFMClassifier(2, max_iter=2, random_state=0), (LOG, LABELS)),
     "DeepFM": (DeepFMClassifier(2, max_iter=2, random_state=0), (LOG, LABELS)),
     "MF": (MFRecommender(2, max_iter=2, random_state=0), (LOG,)),
     "ALS": (ALSRecommender(2, max_iter=2, random_state=0), (LOG,)),
@@ -88,10 +90,14 @@ def test_checkpoints_tell_their_version(tmp_path, monkeypatch):
 # Copies without the optimizer's state.
 
 
-@pytest.mark.parametrize("name", ["FM", "RaFM", "DeepFM", "MF", "VAE", "pairs", "words"])
+@pytest.mark.parametrize("name", ["FM", "RaFM", "FwFM", "DeepFM", "MF", "VAE", "pairs", "words"])
 def test_a_copy_without_optimizer_state_predicts_and_is_not_trained(name):
     model, data = MODELS[name]
-    params = {"DeepFM": {"layer_optimizer": "adam"}, "pairs": {"estimator__optimizer": "adam"}}
+    params = {
+        "DeepFM": {"layer_optimizer": "adam"},
+        "FwFM": {"field_optimizer": "adam"},
+        "pairs": {"estimator__optimizer": "adam"},
+    }
     model = clone(model).set_params(**params.get(name, {"optimizer": "adam"}))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -250,7 +250,9 @@ def test_no_warning_if_all_epochs_were_requested(log, recwarn):
 @BOTH
 def test_given_validation_set_is_watched_and_not_trained_on(log, cls):
     X, y = log
-    fields = {"fields": np.repeat([0, 1, 2], [300, 100, 10])} if "FFM" in cls.__name__ else {}
+    fields = (
+        {"fields": np.repeat([0, 1, 2], [300, 100, 10])} if cls.__name__[:2] in ("FF", "Fw") else {}
+    )
     model = model_of(cls, max_iter=5, **fields)
     model.fit(X[:2000], y[:2000], X_val=X[2000:], y_val=y[2000:])
     assert len(model.validation_scores_) == 5

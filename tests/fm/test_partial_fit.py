@@ -16,6 +16,7 @@ from freqfm import (
     FFMClassifier,
     FMClassifier,
     FMRegressor,
+    FwFMClassifier,
     RaFMClassifier,
 )
 from freqfm.datasets import make_clicks
@@ -49,7 +50,7 @@ def everything(model):
 
 def whole_model(monkeypatch):
     """Let ``partial_fit`` train the whole model in place, as training without parts does."""
-    for cls in (FMClassifier, DeepFMClassifier, RaFMClassifier, FFMClassifier):
+    for cls in (FMClassifier, DeepFMClassifier, RaFMClassifier, FFMClassifier, FwFMClassifier):
         monkeypatch.setattr(
             cls, "_part_of", lambda self, rows, _, **given: parts.WholeModel(self, rows)
         )
@@ -84,14 +85,15 @@ def test_part_of_a_tower_trains_as_the_whole(chunks, fields, monkeypatch):
         assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("cls", [FFMClassifier, FwFMClassifier])
 @pytest.mark.parametrize("optimizer", ["adam", "cf_sgd", "rowwise_adagrad"])
-def test_part_of_a_field_aware_model_trains_as_the_whole(chunks, optimizer, monkeypatch):
+def test_part_of_a_model_with_fields_trains_as_the_whole(chunks, optimizer, cls, monkeypatch):
     params = {"fields": FIELDS, "optimizer": optimizer}
 
     def arrays():
-        found = everything(trained(model_of(FFMClassifier, **params), chunks))
+        found = everything(trained(model_of(cls, **params), chunks))
         three = [(X, y + (X.indices[::3] < 50)) for X, y, _ in chunks[:2]]
-        model = model_of(FFMClassifier, **params).partial_fit(*three[0], classes=[0, 1, 2])
+        model = model_of(cls, **params).partial_fit(*three[0], classes=[0, 1, 2])
         return found + everything(model.partial_fit(*three[1]))
 
     found = arrays()
@@ -126,9 +128,11 @@ def test_part_of_a_rank_aware_model_trains_as_the_whole(
         assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("cls", [FMClassifier, DeepFMClassifier, RaFMClassifier, FFMClassifier])
+@pytest.mark.parametrize(
+    "cls", [FMClassifier, DeepFMClassifier, RaFMClassifier, FFMClassifier, FwFMClassifier]
+)
 def test_chunk_that_diverges_changes_nothing(chunks, cls):
-    fields = {"fields": FIELDS} if cls is FFMClassifier else {}
+    fields = {"fields": FIELDS} if cls in (FFMClassifier, FwFMClassifier) else {}
     model = trained(model_of(cls, **fields), chunks[:2])
     before = everything(model)
     X, y, _ = chunks[2]

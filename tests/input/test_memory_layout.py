@@ -15,6 +15,7 @@ from freqfm import (
     FastVAERecommender,
     FFMClassifier,
     FMClassifier,
+    FwFMClassifier,
     MFRecommender,
     RaFMClassifier,
 )
@@ -30,6 +31,7 @@ CASES = [
     (FMClassifier(4, **FM), CLICKS),
     (FMClassifier(70, optimizer="adam", **FM), CLICKS),
     (FFMClassifier(3, fields=[0] * 30 + [1] * 20, **FM), CLICKS),
+    (FwFMClassifier(3, fields=[0] * 30 + [1] * 20, **FM), CLICKS),
     (RaFMClassifier((2, 20), rank_assignment=[10], **FM), CLICKS),
     (MFRecommender(negative_sampler="popularity", **REC), INTERACTIONS),
     (MFRecommender(negative_sampler="in_batch", **REC), INTERACTIONS),

@@ -254,6 +254,8 @@ OUT_OF_RANGE = {
     "alpha_layers": [-1e-9, np.nan, np.inf, None],
     "dropout": [1, -0.1, np.nan, None],
     "layer_optimizer": ["nope", "cf_sgd", 3, None, SGD],
+    "alpha_fields": [-1e-9, np.nan, np.inf, None],
+    "field_optimizer": ["nope", "cf_sgd", 3, None, SGD],
     "fields": [[1, 2], "all", 8],
 }
 
