@@ -186,12 +186,12 @@ def test_a_weight_is_so_many_rows(log):
     X, y = log
     weight = np.arange(len(y)) % 3
     model = model_of(early_stopping=False, batch_size=10**6, max_iter=3, init_scale=0.3)
-    model.set_params(field_optimizer=SGD(0.1))
+    model.set_params(field_optimizer=SGD(10.0))
     weighted = clone(model).fit(X, y, sample_weight=weight)
     repeated = np.repeat(np.arange(len(y)), weight)
     repeated = clone(model).fit(X[repeated], y[repeated])
-    assert np.abs(weighted._dense).max() > 1e-3
-    assert_allclose(weighted._dense, repeated._dense, atol=1e-6)
+    assert np.abs(weighted._dense).max() > 1e-2
+    assert_allclose(weighted._dense, repeated._dense, atol=1e-5)
 
 
 # Parameters.

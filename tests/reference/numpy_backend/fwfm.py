@@ -71,5 +71,8 @@ class FwFMBatch(DeepBatch):
         self._step_intercept(derivatives, curvature)
         gradient += penalty[:, None] * table
         self._step_tokens(derivatives, curvature, [gradient], np.zeros(len(table), dtype=int))
-        self._step_tower(by_pair[np.triu_indices(dense.n_fields)])
+        by_pair = by_pair[np.triu_indices(dense.n_fields)]
+        # The pairs of a batch keep the mean of their weights.
+        by_pair[by_pair != 0] -= by_pair[by_pair != 0].mean() if by_pair.any() else 0
+        self._step_tower(by_pair)
         return float(self.weight @ losses)

@@ -31,7 +31,7 @@ from freqfm.backends.cpu.fm.batch import (
     step_scalars,
     sum_row,
 )
-from freqfm.backends.cpu.fm.dense import count_chunks, step_dense, tiles_of_chunk
+from freqfm.backends.cpu.fm.dense import count_chunks, step_blocks, tiles_of_chunk
 from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.formulas.rng import hash64, stream_key
@@ -334,7 +334,7 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
             number, part, problem, weights, state.tokens, batch, scratch.shared
         )
         loss += of_batch
-        step_dense(part, n_chunks, step, layers, scratch.by_tower)
+        step_blocks(part, n_chunks, step, layers, scratch.by_tower)
         _step_tokens(tokens, rank, step, problem.rule, weights, state.tokens, batch, scratch)
     return loss
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, inlined
+from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.base import UpdateRule
 from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.steps import layer_corrections, step_layer
@@ -56,30 +56,42 @@ def tiles_of_chunk(c, n_rows, tile):
 
 
 @inlined
-def step_dense(part, n_chunks, step, dense, gradients):
-    """Step the blocks of weights that are this thread's.
+def sum_chunks(cells, n_chunks, gradients):
+    """Sum the gradients of chunks by some weights, in the last row of (N_CHUNKS + 1, n_weights)."""
+    total = gradients[N_CHUNKS]
+    for f in range(*cells):
+        total[f] = ZERO
+    for c in range(n_chunks):
+        for f in range(*cells):
+            total[f] += gradients[c, f]
 
-    ``gradients`` (N_CHUNKS + 1, n_weights) are those of the chunks; the last row is scratch.
-    """
-    rule, n_weights = dense.rule, gradients.shape[1]
+
+@inlined
+def step_dense(cells, step, dense, gradient):
+    """Step some weights by their gradient, to which the penalty is added."""
+    rule = dense.rule
     rate = rule.hyper[LEARNING_RATE]
     root_correction = ONE
     if rule.step_code == STEP_ADAM or rule.step_code == STEP_CUSTOM:
         correction, root = layer_corrections(rule.hyper, step.number)
         rate /= correction
         root_correction = np.float32(root)
-    scale = step.mean if rule.average else 1.0
-    gradient = gradients[N_CHUNKS]
+    scale = np.float32(step.mean if rule.average else 1.0)
+    begin, end = cells
+    for f in range(begin, end):
+        penalty = np.float32(step.weight * dense.penalties[f])
+        gradient[f] = scale * (gradient[f] + penalty * dense.table[0, f])
+    step_layer(
+        rule, np.float32(rate), root_correction, dense.table, (_ZERO, begin, end), gradient,
+        dense.first, dense.second,
+    )  # fmt: skip
+
+
+@inlined
+def step_blocks(part, n_chunks, step, dense, gradients):
+    """Step the blocks of weights that are this thread's."""
+    n_weights = gradients.shape[1]
     for first in range(_BLOCK * part.rank, n_weights, _BLOCK * part.size):
-        begin, end = np.uint64(first), np.uint64(min(first + _BLOCK, n_weights))
-        for f in range(begin, end):
-            gradient[f] = np.float32(step.weight * dense.penalties[f]) * dense.table[0, f]
-        for c in range(n_chunks):
-            for f in range(begin, end):
-                gradient[f] += gradients[c, f]
-        for f in range(begin, end):
-            gradient[f] *= np.float32(scale)
-        step_layer(
-            rule, np.float32(rate), root_correction, dense.table, (_ZERO, begin, end), gradient,
-            dense.first, dense.second,
-        )  # fmt: skip
+        cells = np.uint64(first), np.uint64(min(first + _BLOCK, n_weights))
+        sum_chunks(cells, n_chunks, gradients)
+        step_dense(cells, step, dense, gradients[N_CHUNKS])

@@ -29,7 +29,13 @@ from freqfm.backends.cpu.fm.batch import (
     step_scalars,
     step_vector,
 )
-from freqfm.backends.cpu.fm.dense import count_chunks, step_dense, tiles_of_chunk
+from freqfm.backends.cpu.fm.dense import (
+    N_CHUNKS,
+    count_chunks,
+    step_dense,
+    sum_chunks,
+    tiles_of_chunk,
+)
 from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
 
@@ -48,7 +54,7 @@ class FieldTile(NamedTuple):
     matrix: np.ndarray  #: (F, F) float32, the weights of pairs of different fields, else 0
     own: np.ndarray  #: (F,) float32, the weights within the fields
     sums: np.ndarray  #: (F, n) float32, sums of x v
-    reach: np.ndarray  #: (FIELD_TILE, F) float32, sums of |x|
+    reach: np.ndarray  #: (FIELD_TILE, F) float32, sums of |x|; -1 for fields without entries so far
     within: np.ndarray  #: (FIELD_TILE, F) float32, interactions within fields, without weights
     repeated: np.ndarray  #: (FIELD_TILE,) bool, whether rows have several entries of a field
     lines: np.ndarray  #: (2, n) float32, sums over the fields
@@ -112,30 +118,30 @@ def _fill(array, value):
 
 @inlined
 def _add_entry(i, x, vector, f, tile):
-    """Add an entry to its field in row ``i`` of the tile; return whether it is the first there."""
-    width, sums = np.uint64(vector.shape[0]), tile.sums[f]
+    """Add an entry to its field in row ``i`` of the tile; return 1 if it is the first, else 0."""
+    width, sums, size = np.uint64(vector.shape[0]), tile.sums[f], abs(x)
     first = i * width
-    first_of_field = tile.reach[i, f] == ZERO and x != ZERO
-    if first_of_field:
-        # Most fields have one entry in a row.
+    if tile.reach[i, f] < ZERO:
+        tile.reach[i, f] = size
         for c in range(width):
             sums[first + c] = x * vector[c]
-    else:
-        product = ZERO
-        for c in range(width):
-            term = x * vector[c]
-            product += sums[first + c] * term
-            sums[first + c] += term
-        tile.within[i, f] += product
-    tile.reach[i, f] += abs(x)
-    return first_of_field
+        return 1
+    product = ZERO
+    for c in range(width):
+        term = x * vector[c]
+        product += sums[first + c] * term
+        sums[first + c] += term
+    tile.within[i, f] += product
+    tile.reach[i, f] += size
+    return 0
 
 
 @inlined
 def _clear_absent(i, width, tile):
     """Write zeros as the sums of fields that row ``i`` of the tile does not hold."""
     for f in range(np.uint64(tile.reach.shape[1])):
-        if tile.reach[i, f] == ZERO:
+        if tile.reach[i, f] < ZERO:
+            tile.reach[i, f] = ZERO
             for c in range(i * width, (i + _ONE) * width):
                 tile.sums[f, c] = ZERO
 
@@ -146,7 +152,7 @@ def _sum_tile(first, n_rows, rows, weights, tile):
     factors, fields = weights.factors, weights.dense.fields
     last_entry = np.uint64(rows.token.shape[0] - 1)
     _fill(tile.within, ZERO)
-    _fill(tile.reach, ZERO)
+    _fill(tile.reach, -ONE)
     for i in range(np.uint64(n_rows)):
         j = np.uint64(first) + i
         score, reach, n_held = weights.intercept[0], ONE, 0
@@ -218,7 +224,7 @@ def _sum_squares(i, begin, width, tile, directions):
     """Return the sum of |x| |T_f|^2 over the fields of row ``i`` of the tile."""
     total = ZERO
     for f in range(np.uint64(directions.shape[0])):
-        if tile.reach[i, f] != ZERO:
+        if tile.reach[i, f] > ZERO:
             direction, norm = directions[f][begin : begin + width], ZERO
             for c in range(width):
                 norm += direction[c] * direction[c]
@@ -334,6 +340,26 @@ def _learn_chunk(c, part, loss_code, weights, batch, scratch):
 
 
 @inlined
+def _step_pairs(n_chunks, step, dense, by_pair):
+    """Update the weights of pairs of fields; those that the batch holds keep their mean.
+
+    A factor of all weights could be one of the vectors as well, on which there is a penalty: it
+    would only escape from that.
+    """
+    pairs = _ZERO, np.uint64(by_pair.shape[1])
+    sum_chunks(pairs, n_chunks, by_pair)
+    gradient = by_pair[N_CHUNKS]
+    total, n_held = ZERO, 0
+    for k in range(*pairs):
+        total += gradient[k]
+        n_held += gradient[k] != ZERO
+    mean = total / np.float32(max(n_held, 1))
+    for k in range(*pairs):
+        gradient[k] -= mean if gradient[k] != ZERO else ZERO
+    step_dense(pairs, step, dense, gradient)
+
+
+@inlined
 def _step_tokens(tokens, rank, step, rule, weights, state, batch, scratch):
     """Update the factors of some tokens."""
     factors, width = weights.factors, weights.factors.shape[1]
@@ -372,7 +398,8 @@ def fwfm_train(rank, size, barrier, problem, span, weights, state, scratch):
             number, part, problem, weights, state.tokens, batch, scratch.shared
         )
         loss += of_batch
-        step_dense(part, n_chunks, step, state.dense, scratch.by_pair)
+        if rank == 0:
+            _step_pairs(n_chunks, step, state.dense, scratch.by_pair)
         _step_tokens(tokens, rank, step, problem.rule, weights, state.tokens, batch, scratch)
     return loss
 
