@@ -12,7 +12,7 @@ from sklearn.base import clone
 from freqfm import FMClassifier, FMRegressor
 from freqfm.backends.cpu.fm import prepared as fm_prepared
 from freqfm.backends.cpu.fm import trainer as fm_trainer
-from freqfm.backends.cpu.fm.prepared import DIGIT_BITS
+from freqfm.backends.cpu.fm.prepared import ONE_PASS_BITS
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of_one_plus
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, RowwiseAdagrad
 
@@ -216,17 +216,19 @@ def test_dense_steps_of_more_tokens_than_a_batch_has_entries(clicks):
     assert_array_equal(many.factors_[12:], start[12:])
 
 
-@each("bits", [1, 2, 10, 11, 12, 21, 22, 23, 30, 31])
+@each("bits", [1, 2, 8, 9, 10, 11, 12, 13, 14, 21, 22, 23, 30, 31])
 def test_entries_are_sorted_by_token(bits):
-    n_tokens, generator = 2**bits - 1, np.random.default_rng(bits)
-    tokens = generator.integers(0, n_tokens, 500)
-    tokens[:3] = 0, n_tokens - 1, n_tokens // 2
-    entries = (tokens.astype(np.uint64) << np.uint64(32)) | np.arange(500, dtype=np.uint64)
-    # What lies behind the counts must stay as it is.
-    counts, keys = np.full(2**12, -1, dtype=np.int32), np.stack([entries, entries[::-1]])
-    fm_prepared._sort(np.uint64(500), n_tokens, counts[: 2**DIGIT_BITS], keys)
-    assert_array_equal(keys[0], np.sort(entries))
-    assert (counts[2**DIGIT_BITS :] == -1).all()
+    # With many entries tokens of few bits are sorted in one pass, with few in two.
+    for n in (500, 9000):
+        n_tokens, generator = 2**bits - 1, np.random.default_rng(bits)
+        tokens = generator.integers(0, n_tokens, n)
+        tokens[:3] = 0, n_tokens - 1, n_tokens // 2
+        entries = (tokens.astype(np.uint64) << np.uint64(32)) | np.arange(n, dtype=np.uint64)
+        # What lies behind the counts must stay as it is.
+        counts, keys = np.full(2**14, -1, dtype=np.int32), np.stack([entries, entries[::-1]])
+        fm_prepared._sort(np.uint64(n), n_tokens, counts[: 2**ONE_PASS_BITS], keys)
+        assert_array_equal(keys[0], np.sort(entries))
+        assert (counts[2**ONE_PASS_BITS :] == -1).all()
 
 
 @pytest.mark.slow

@@ -24,7 +24,10 @@ _TOKEN_BITS = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 # A digit of the radix sort: at most 2^11 buckets stay in the first-level cache.
-DIGIT_BITS = 11
+_DIGIT_BITS = 11
+
+# Few tokens are sorted by one digit of up to so many bits.
+ONE_PASS_BITS = 13
 
 SAMPLE = np.dtype([("start", np.int64), ("target", np.float32), ("weight", np.float32)])
 ENTRY = np.dtype([("token", np.int32), ("value", np.float32)])
@@ -116,7 +119,7 @@ class PreparedBatches(NamedTuple):
     starts: np.ndarray  #: (size, listed + 1), int32, where the occurrences of each begin
     n_tokens: np.ndarray  #: (size, PADDING), int64, the number of tokens, in the first column
     keys: np.ndarray  #: (size, 2, m + 1), uint64, scratch of the sort
-    counts: np.ndarray  #: (size, 2^DIGIT_BITS), int32, scratch of the sort
+    counts: np.ndarray  #: (size, 2^ONE_PASS_BITS), int32, scratch of the sort
 
 
 @inlined
@@ -236,8 +239,14 @@ def _sort(n, n_tokens, counts, keys):
     bits = _ONE
     while (np.uint64(n_tokens) >> bits) > 0:
         bits += _ONE
+    if bits <= ONE_PASS_BITS and n >> bits > 0:
+        # A pass over as many buckets as tokens is then shorter than another one over the keys.
+        _sort_by_digit(n, _TOKEN_BITS, bits, counts, keys[0], keys[1])
+        for p in range(n):
+            keys[0, p] = keys[1, p]
+        return
     # An even number of passes, so that keys end where they began.
-    n_passes = np.uint64(2) if bits <= 2 * DIGIT_BITS else np.uint64(4)
+    n_passes = np.uint64(2) if bits <= 2 * _DIGIT_BITS else np.uint64(4)
     digit_bits = (bits + n_passes - _ONE) // n_passes
     for number in range(n_passes):
         source = number & _ONE

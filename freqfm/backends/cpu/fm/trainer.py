@@ -34,7 +34,7 @@ from freqfm.backends.cpu.fm.fwfm import (
     fwfm_train,
 )
 from freqfm.backends.cpu.fm.plain import fm_score, fm_train
-from freqfm.backends.cpu.fm.prepared import DIGIT_BITS, PreparedBatches, pack_rows
+from freqfm.backends.cpu.fm.prepared import ONE_PASS_BITS, PreparedBatches, pack_rows
 from freqfm.backends.cpu.fm.rafm import RankedScratch, rafm_score, rafm_train
 from freqfm.backends.cpu.team import Team
 
@@ -315,7 +315,7 @@ class FMEpochs(Trainer):
             starts=aligned_empty((n_threads, listed + 1), np.int32),
             n_tokens=aligned_empty((n_threads, PADDING), np.int64),
             keys=aligned_empty((n_threads, 2, most + 1), np.uint64),
-            counts=aligned_empty((n_threads, 1 << DIGIT_BITS), np.int32),
+            counts=aligned_empty((n_threads, 1 << ONE_PASS_BITS), np.int32),
         )
         return Scratch(
             prepared=prepared,
