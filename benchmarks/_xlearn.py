@@ -8,6 +8,7 @@ They build in seconds:
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
-FM = "1"
+FM, FFM = "1", "2"
 
 
 def has_xlearn():
@@ -28,14 +29,19 @@ def has_xlearn():
 class XLearn:
     """xLearn's factorization machine for classification: Adagrad, without locks.
 
+    With ``fields``, the field of each column, it is the field-aware one.
+
     Attributes
     ----------
     seconds : float
         What the last training took by xLearn's own clock, reading the rows included.
+    cpu_seconds : float
+        And by the processor's.
     """
 
-    def __init__(self, n_threads, seed=1, *options):
-        self._options = ["-s", FM, "-nthread", str(n_threads), "-seed", str(seed), *options]
+    def __init__(self, n_threads, seed=1, *options, fields=None):
+        kind, self._fields = FM if fields is None else FFM, fields
+        self._options = ["-s", kind, "-nthread", str(n_threads), "-seed", str(seed), *options]
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
         self._rows, self._model, self._found = folder / "rows", folder / "model", folder / "found"
@@ -46,6 +52,12 @@ class XLearn:
         indices, indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
         rows = sparse.csr_array((X.data, indices, indptr), shape=X.shape)
         dump_svmlight_file(rows, y, str(self._rows))
+        if self._fields is not None:
+            text = re.sub(
+                r"(\d+):", lambda found: f"{self._fields[int(found[1])]}:{found[0]}",
+                self._rows.read_text(),
+            )  # fmt: skip
+            self._rows.write_text(text)
 
     def _run(self, program, *arguments):
         command = [program, self._rows, *arguments, "-l", self._folder.name + "/log"]
@@ -63,7 +75,10 @@ class XLearn:
 
     def train(self, *options):
         """Train on the rows of the last ``fit``; return the mean seconds of an epoch."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         printed = self._run("xlearn_train", *self._options, "-m", self._model, *options)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         self.seconds = float(re.search(r"Total time cost: (\S+)", printed)[1])
         return np.mean([float(row.split()[-1]) for row in re.findall(r"%\s*\](.*)", printed)])
 

@@ -150,10 +150,16 @@ def adam_corrections(hyper, step):
 
 
 @inlined
+def count(count_code, per_row, k, weight):
+    """Let the counter of row ``k`` advance by the batch's ``weight``."""
+    per_row[k] += np.float32(weight if count_code == COUNT_SAMPLES else 1.0)
+
+
+@inlined
 def row_rate(rate_code, count_code, hyper, per_row, k, weight, curvature):
     """Return the learning rate of row ``k``; its counter advances by the batch's ``weight``."""
     if rate_code == RATE_COUNTED:
-        per_row[k] += np.float32(weight if count_code == COUNT_SAMPLES else 1.0)
+        count(count_code, per_row, k, weight)
     return present_rate(rate_code, hyper, per_row, k, curvature)
 
 

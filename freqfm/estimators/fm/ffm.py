@@ -43,7 +43,7 @@ class FFMClassifier(ClassTargets, FieldAwareFactors):
         then divided evenly. A step uses the exact gradient over its rows.
     alpha_linear : float, default=1.0
         Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=5.0
+    alpha_factors : float, default=2.0
         Penalty ``alpha_factors / 2 * |v_{i,f}|^2``, added likewise, in equal shares for each row
         that holds feature i and another one of field f.
     alpha_per : {"token", "row"}, default="token"
@@ -54,8 +54,8 @@ class FFMClassifier(ClassTargets, FieldAwareFactors):
         Initial values of the factors: "normal", "xavier", or an instance from
         :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its default. Not allowed with an instance that has its
-        own.
+        The initializer's scale; None means its default, and 0.03 for "normal". Not allowed with an
+        instance that has its own.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the log-odds of the class. False keeps it at
         0.
@@ -148,14 +148,14 @@ class FFMClassifier(ClassTargets, FieldAwareFactors):
 
     Notes
     -----
-    Training takes O(m n d) per epoch and row of m entries in n fields. The model takes
+    Training takes O(m n d) for each row of m entries in n fields and epoch. The model takes
     4 (n_fields d + 1) bytes per feature and class, and a row of a batch 4 d n^2 bytes beside what
     :class:`FMClassifier` needs, with n the most fields in a row.
 
     CF-SGD counts for each feature and field how many rows hold the feature and another one of the
     field, and bounds the steps of a feature's vectors like :class:`freqfm.optimizers.CFSGD`, with
     the sums of the x_j v_{j,f_i} over each field in place of s; FA-SGD knows the frequencies of
-    features alone.
+    features alone. How the defaults were chosen: :doc:`reference results </results_fields>`.
 
     References
     ----------
@@ -221,7 +221,7 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
         then divided evenly. A step uses the exact gradient over its rows.
     alpha_linear : float, default=1.0
         Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=5.0
+    alpha_factors : float, default=2.0
         Penalty ``alpha_factors / 2 * |v_{i,f}|^2``, added likewise, in equal shares for each row
         that holds feature i and another one of field f.
     alpha_per : {"token", "row"}, default="token"
@@ -232,8 +232,8 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
         Initial values of the factors: "normal", "xavier", or an instance from
         :mod:`freqfm.initializers`.
     init_scale : float, default=None
-        The initializer's scale; None means its default. Not allowed with an instance that has its
-        own.
+        The initializer's scale; None means its default, and 0.03 for "normal". Not allowed with an
+        instance that has its own.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the mean. False keeps it at 0.
     fit_linear : bool, default=True
@@ -320,14 +320,14 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
 
     Notes
     -----
-    Training takes O(m n d) per epoch and row of m entries in n fields. The model takes
+    Training takes O(m n d) for each row of m entries in n fields and epoch. The model takes
     4 (n_fields d + 1) bytes per feature, and a row of a batch 4 d n^2 bytes beside what
     :class:`FMRegressor` needs, with n the most fields in a row.
 
     CF-SGD counts for each feature and field how many rows hold the feature and another one of the
     field, and bounds the steps of a feature's vectors like :class:`freqfm.optimizers.CFSGD`, with
     the sums of the x_j v_{j,f_i} over each field in place of s; FA-SGD knows the frequencies of
-    features alone.
+    features alone. How the defaults were chosen: :doc:`reference results </results_fields>`.
 
     References
     ----------

@@ -2,8 +2,9 @@
 
 Two tokens i and j of a row interact by <v_i,g, v_j,f> x_i x_j, where f and g are their fields. The
 gradient by v_i,g is x_i times the sum of x_j v_j,f over the other tokens j of field g. These sums
-are made row by row, for all pairs of fields that the row holds, those of one f side by side: a
-token needs them for all g.
+are made row by row, for all pairs of fields that the row holds, those of one row and f side by
+side: a token needs them for all g. Next to them are those of other rows for the same f, because
+the tokens of a field follow each other.
 
 A row's fields are numbered in the order in which its entries show them: these numbers are called
 places. In most rows every field has one entry, in the order of the fields, so that places are
@@ -16,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
-from freqfm._numba.prefetch import LINE, prefetch_element, prefetch_row
+from freqfm._numba.prefetch import prefetch_row
+from freqfm._numba.vectors import multiply_four
 from freqfm.backends.cpu.fm.batch import (
     Scratch,
     differentiate,
-    linear_part,
     next_batch,
     rows_of,
     step_scalars,
@@ -29,14 +30,20 @@ from freqfm.backends.cpu.fm.batch import (
 from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.formulas.codes import RATE_COUNTED, STEP_ROWWISE_ADAGRAD
-from freqfm.formulas.steps import penalized_curvature, row_rate, step_columns, step_row
+from freqfm.formulas.steps import (
+    count,
+    counted_rate,
+    penalized_curvature,
+    step_columns,
+    step_row,
+)
 
 _ZERO, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
 _THREE, _FOUR = np.uint64(3), np.uint64(4)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 
-# How many entries, and how many tokens and occurrences of one, ahead memory is prefetched.
-_ENTRIES_AHEAD, _TOKENS_AHEAD, _ROWS_AHEAD = np.uint64(16), np.uint64(4), np.uint64(4)
+# How many entries and tokens ahead vectors are prefetched.
+_ENTRIES_AHEAD, _TOKENS_AHEAD = np.uint64(16), np.uint64(4)
 
 
 class RowFields(NamedTuple):
@@ -53,7 +60,10 @@ class RowFields(NamedTuple):
 
 
 class PairScratch(NamedTuple):
-    """Working memory of training; ``sums`` of the shared part hold those of pairs of fields."""
+    """Working memory of training; ``sums`` of the shared part hold those of pairs of fields.
+
+    Their shape is (most, n_rows, most * d): by f, row, and g.
+    """
 
     shared: Scratch
     rows: RowFields
@@ -64,25 +74,27 @@ class PairScratch(NamedTuple):
 class PairScores(NamedTuple):
     """Working memory of scores: of one row for each thread."""
 
-    sums: np.ndarray  #: (size, most * most * d or more), float32
+    sums: np.ndarray  #: (size, most, most * d or more), float32, for each f and g
     rows: RowFields
 
 
 class Entries(NamedTuple):
-    """The entries of a row, and where ``RowFields`` describe them."""
+    """The entries of a row, and where its fields and sums are written."""
 
     first: int
     end: int
     row: int  #: of ``RowFields``
     begin: int  #: of its places
+    origin: int  #: where the sums of its first place begin
+    stride: int  #: from those to the sums of the next place
 
 
 class Token(NamedTuple):
     """A token of a batch, whose vectors are updated."""
 
+    number: int  #: in the batch
     k: int
-    rate: float  #: float32, unless its vectors have counters
-    curvature: float  #: of the batch's loss along its weights, if they have
+    rate: float  #: of its linear weight, float32
     penalty: float  #: on its vectors, for each unit of the rows' weight
 
 
@@ -92,7 +104,6 @@ class Run(NamedTuple):
     first: int
     end: int
     weight: float  #: of the rows
-    count: float  #: of the vectors' counters, before this batch
 
 
 @inlined
@@ -114,12 +125,8 @@ def _dot(a, i, b, j, n):
 def _spread(x, vectors, begin, n, width, to, side, sums):
     """Write x times ``n`` vectors that stand side by side, each ``side`` numbers after the last."""
     if width == _FOUR:
-        # Read before anything is written, the four numbers of a vector are one instruction.
         for b in range(n):
-            i, j = begin + b * _FOUR, to + b * side
-            p, q = x * vectors[i], x * vectors[i + _ONE]
-            r, s = x * vectors[i + _TWO], x * vectors[i + _THREE]
-            sums[j], sums[j + _ONE], sums[j + _TWO], sums[j + _THREE] = p, q, r, s
+            multiply_four(x, vectors, begin + b * _FOUR, sums, to + b * side)
     else:
         for b in range(n):
             for f in range(width):
@@ -182,48 +189,55 @@ def _gather(k, n, row, factors, found, gathered):
 
 
 @inlined
-def _sum_row(entries, rank, rows, factors, found, sums):
-    """Write the sums of a row over each field, for every field; return its interactions.
+def _sum_row(entries, rank, rows, weights, found, sums):
+    """Write the sums of a row over each field, for every field; return its score.
 
-    An entry interacts with those before it. The sum of a field of one entry for itself is zero.
+    Also returns 1 + sum of |x|. An entry interacts with those before it. The sum of a field of one
+    entry for itself is zero.
     """
+    factors = weights.factors
     n, row = _list_fields(entries, rank, rows, factors, found), entries.row
     width, whole, single = _width(factors), found.whole[row], found.single[row]
-    side, pairs, gathered = n * width, ZERO, found.vectors[rank]
-    table = factors.vectors.reshape(factors.vectors.size)
+    origin, stride, gathered = entries.origin, entries.stride, found.vectors[rank]
+    score, reach = weights.intercept[0], ONE
+    table, n_values = factors.vectors.reshape(factors.vectors.size), n * width
     last = np.uint64(rows.token.shape[0] - 1)
     if not single:
-        for f in range(n * side):
-            sums[f] = ZERO
+        for a in range(n):
+            for f in range(n_values):
+                sums[origin + a * stride + f] = ZERO
     for p in range(entries.first, entries.end):
         prefetch_row(factors.vectors, rows.token[min(p + _ENTRIES_AHEAD, last)])
         k, x, place = np.uint64(rows.token[p]), rows.value[p], p - entries.first
+        score += x * weights.linear[k]
+        reach += abs(x)
         if whole:
-            first = k * side
-            pairs += x * _dot(table, first, sums, place * side, place * width)
-            _spread(x, table, first, n, width, place * width, side, sums)
+            vectors, first = table, k * n_values
+            score += x * _dot(vectors, first, sums, origin + place * stride, place * width)
+            _spread(x, vectors, first, n, width, origin + place * width, stride, sums)
             continue
         _gather(k, n, row, factors, found, gathered)
         if single:
-            pairs += x * _dot(gathered, _ZERO, sums, place * side, place * width)
-            _spread(x, gathered, _ZERO, n, width, place * width, side, sums)
+            score += x * _dot(gathered, _ZERO, sums, origin + place * stride, place * width)
+            _spread(x, gathered, _ZERO, n, width, origin + place * width, stride, sums)
         else:
             place = np.uint64(found.places[entries.begin + place])
-            pairs += x * _dot(gathered, _ZERO, sums, place * side, side)
-            _spread_more(x, gathered, _ZERO, n, width, place * width, side, sums)
+            score += x * _dot(gathered, _ZERO, sums, origin + place * stride, n_values)
+            _spread_more(x, gathered, _ZERO, n, width, origin + place * width, stride, sums)
     for a in range(n):
         if single or found.n_entries[row, a] == 1:
             for f in range(width):
-                sums[a * side + a * width + f] = ZERO
-    return pairs
+                sums[origin + a * (stride + width) + f] = ZERO
+    return score, reach
 
 
 @inlined
-def _largest_norm(n, side, sums):
+def _largest_norm(entries, n, n_values, sums):
     """Return the largest squared norm of what ``_sum_row`` has written for a field."""
     largest = ZERO
     for a in range(n):
-        largest = max(largest, _dot(sums, a * side, sums, a * side, side))
+        begin = entries.origin + a * entries.stride
+        largest = max(largest, _dot(sums, begin, sums, begin, n_values))
     return largest
 
 
@@ -231,14 +245,15 @@ def _largest_norm(n, side, sums):
 def _score_rows(part, problem, weights, batch, scratch):
     """Write the scores of rows, their sums, and bounds of the scores' curvature."""
     rows, shared, factors, found = rows_of(batch), scratch.shared, weights.factors, scratch.rows
+    sums, of_row = shared.sums.reshape(shared.sums.size), np.uint64(shared.sums.shape[2])
+    stride = np.uint64(shared.sums.shape[1]) * of_row
     for j in range(np.uint64(part.begin), np.uint64(part.end)):
-        score, reach = linear_part(j, rows, weights)
-        first, sums = np.uint64(rows.indptr[j]), shared.sums[0, j]
-        entries = Entries(first, np.uint64(rows.indptr[j + _ONE]), j, first)
-        shared.scores[j] = score + _sum_row(entries, part.rank, rows, factors, found, sums)
+        first, end = np.uint64(rows.indptr[j]), np.uint64(rows.indptr[j + _ONE])
+        entries = Entries(first, end, j, first, j * of_row, stride)
+        shared.scores[j], reach = _sum_row(entries, part.rank, rows, weights, found, sums)
         if problem.rule.rate_code == RATE_COUNTED:
             n = np.uint64(factors.n_fields if found.whole[j] else found.n_places[j])
-            reach *= ONE + _largest_norm(n, n * _width(factors), sums)
+            reach *= ONE + _largest_norm(entries, n, n * _width(factors), sums)
         shared.curvatures[j] = reach
 
 
@@ -260,7 +275,7 @@ def _add_row(t, p, n_held, rank, factors, batch, scratch):
     j, x, width = np.uint64(batch.rows[p]), np.float64(batch.values[p]), _width(factors)
     own, n = np.uint64(rows.places[batch.keys[0, p] & _LOW_HALF]), np.uint64(rows.n_places[j])
     multiple, k = shared.derivatives[j] * x, np.uint64(batch.tokens[t])
-    weights, total, sums = scratch.weights[rank], shared.totals[rank], shared.sums[0, j]
+    weights, total, sums = scratch.weights[rank], shared.totals[rank], shared.sums[own, j]
     for a in range(n):
         alone = a == own and rows.n_entries[j, a] == 1
         if alone:
@@ -268,7 +283,7 @@ def _add_row(t, p, n_held, rank, factors, batch, scratch):
         field = np.uint64(rows.fields[j, a])
         n_held = _hold(field, n_held, rank, width, scratch)
         weights[field] += batch.weights[j]
-        first, by_field = (own * n + a) * width, field * width
+        first, by_field = a * width, field * width
         for f in range(width):
             total[by_field + f] += multiple * sums[first + f]
         if a == own:
@@ -278,52 +293,47 @@ def _add_row(t, p, n_held, rank, factors, batch, scratch):
 
 
 @inlined
-def _prefetch_sums(p, own, side, scratch, batch):
-    """Prefetch the sums that an occurrence of a token some places ahead will need."""
-    last = np.uint64(batch.starts[np.uint64(batch.n_tokens[0])] - 1)
-    j = np.uint64(batch.rows[min(p + _ROWS_AHEAD, last)])
-    of_row = scratch.shared.sums[0, j]
-    for f in range(own * side, (own + _ONE) * side, np.uint64(LINE)):
-        prefetch_element(of_row, f)
+def _sum_whole_rows(t, rank, factors, batch, scratch):
+    """Write the gradients by the vectors of a token over the whole rows that hold it.
+
+    They are sums in double precision. Returns how many rows these are, and their weight.
+    """
+    shared, total, n_whole, weight = scratch.shared, scratch.shared.totals[rank], 0, 0.0
+    own = np.uint64(factors.fields[np.uint64(batch.tokens[t])])
+    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+        j = np.uint64(batch.rows[p])
+        if not scratch.rows.whole[j]:
+            continue
+        multiple = shared.derivatives[j] * np.float64(batch.values[p])
+        sums = shared.sums[own, j]
+        if n_whole == 0:
+            for f in range(np.uint64(factors.vectors.shape[1])):
+                total[f] = multiple * sums[f]
+        else:
+            for f in range(np.uint64(factors.vectors.shape[1])):
+                total[f] += multiple * sums[f]
+        n_whole += 1
+        weight += batch.weights[j]
+    return n_whole, weight
 
 
 @inlined
-def _sum_gradients(t, rank, factors, batch, scratch):
-    """Write the gradients by the vectors of a token, without penalties, in double precision.
+def _sum_other_rows(t, rank, weight, factors, batch, scratch):
+    """Add the rows that are not whole; list fields, and the weights of the rows that hold them.
 
-    Lists the fields that they belong to, and the weights of the rows that hold them; returns how
+    ``weight`` is that of the whole rows, which hold all fields but the token's own. Returns how
     many fields there are.
     """
-    shared, found, k = scratch.shared, scratch.rows, np.uint64(batch.tokens[t])
-    n_fields, own, width = (
-        np.uint64(factors.n_fields),
-        np.uint64(factors.fields[k]),
-        _width(factors),
-    )
-    side, weights, total = n_fields * width, scratch.weights[rank], shared.totals[rank]
-    n_held, n_whole, weight = _ZERO, 0, 0.0
-    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
-        j = np.uint64(batch.rows[p])
-        if not found.whole[j]:
-            n_held = _add_row(t, p, n_held, rank, factors, batch, scratch)
-            continue
-        _prefetch_sums(p, own, side, scratch, batch)
-        if n_whole == 0:
-            for field in range(n_fields):
-                if field != own:
-                    n_held = _hold(field, n_held, rank, width, scratch)
-                    weights[field] += batch.weights[j]
-        else:
-            weight += batch.weights[j]
-        n_whole += 1
-        multiple = shared.derivatives[j] * np.float64(batch.values[p])
-        sums, first = shared.sums[0, j], own * side
-        for f in range(side):
-            total[f] += multiple * sums[first + f]
-    if n_whole > 1:
-        for field in range(n_fields):
+    own, n_held = np.uint64(factors.fields[np.uint64(batch.tokens[t])]), _ZERO
+    if weight > 0.0:
+        for field in range(np.uint64(factors.n_fields)):
             if field != own:
-                weights[field] += weight
+                scratch.held[rank, n_held] = field
+                scratch.weights[rank, field] = weight
+                n_held += _ONE
+    for p in range(np.uint64(batch.starts[t]), np.uint64(batch.starts[t + _ONE])):
+        if not scratch.rows.whole[np.uint64(batch.rows[p])]:
+            n_held = _add_row(t, p, n_held, rank, factors, batch, scratch)
     return n_held
 
 
@@ -336,73 +346,62 @@ def _hold_all(n_held, rank, factors, scratch):
 
 
 @inlined
-def _describe(t, problem, batch, shared):
-    """Return the Token of a batch's token ``t``."""
-    k, objective = np.uint64(batch.tokens[t]), problem.objective
-    curvature = 0.0
-    if problem.rule.rate_code == RATE_COUNTED:
-        summed = sum_token(t, batch, shared)
-        curvature = penalized_curvature(summed.curvature, summed.weight, k, objective)
-    return Token(k, shared.rates[t], curvature, objective.alpha_factors * objective.shares[k])
-
-
-@inlined
-def _run_rate(run, token, step, rule, counts):
+def _run_rate(run, token, step, problem, state, batch, shared):
     """Return the learning rate of the vectors of a run; their counters, if any, advance."""
+    rule, k = problem.rule, token.k
     if rule.rate_code != RATE_COUNTED:
         return token.rate
-    rate = row_rate(
-        rule.rate_code, rule.count_code, rule.hyper, counts, run.first, run.weight, token.curvature
-    )
+    counts = state.per_vector[k]
+    count(rule.count_code, counts, run.first, run.weight)
     for field in range(run.first + _ONE, run.end):
         counts[field] = counts[run.first]
-    return np.float32(rate / step.correction)
+    if counts[run.first] == state.per_row[k]:
+        # All rows that hold the token hold these fields, too.
+        return token.rate
+    summed = sum_token(token.number, batch, shared)
+    curvature = penalized_curvature(summed.curvature, summed.weight, k, problem.objective)
+    return np.float32(counted_rate(rule.hyper, counts[run.first], curvature) / step.correction)
 
 
 @inlined
-def _step_run(run, token, rank, step, rule, factors, state, shared):
-    """Update the vectors of a run."""
+def _step_run(run, rate, token, rank, step, rule, tables, shared):
+    """Update the vectors of a run; ``tables`` are the factors and their optimizer states."""
+    factors, first, second = tables
     table, total, gradient = factors.vectors, shared.totals[rank], shared.gradients[rank]
     width, penalty, k = _width(factors), token.penalty * run.weight, token.k
     begin, end = run.first * width, run.end * width
     for f in range(begin, end):
         gradient[f] = np.float32(step.scale * (total[f] + penalty * table[k, f]))
-    counts = state.per_vector[k if rule.rate_code == RATE_COUNTED else _ZERO]
-    rate, first, second = (
-        _run_rate(run, token, step, rule, counts), state.factors_first, state.factors_second
-    )  # fmt: skip
+    root = step.root_correction
     if rule.step_code != STEP_ROWWISE_ADAGRAD:
-        step_columns(
-            rule, rate, step.root_correction, table, (k, begin, end), gradient, first, second
-        )
+        step_columns(rule, rate, root, table, (k, begin, end), gradient, first, second)
         return
     n_fields = np.uint64(factors.n_fields)
-    vectors = table.reshape(table.size // width, width)
-    squares = first.reshape(first.size, 1)
+    vectors, squares = table.reshape(table.size // width, width), first.reshape(first.size, 1)
     for field in range(run.first, run.end):
-        step_row(
-            rule, rate, step.root_correction, vectors, k * n_fields + field,
-            gradient[field * width :], squares, second,
-        )  # fmt: skip
+        i, of_vector = k * n_fields + field, gradient[field * width :]
+        step_row(rule, rate, root, vectors, i, of_vector, squares, second)
 
 
 @inlined
-def _step_vectors(n_held, token, rank, step, rule, factors, state, scratch):
-    """Update the vectors of a token for the listed fields, in runs; their weights are 0 again."""
-    weights, held = scratch.weights[rank], scratch.held[rank]
-    counted = rule.rate_code == RATE_COUNTED
-    run = Run(_ZERO, _ZERO, 0.0, ZERO)
-    for h in range(n_held):
-        field = np.uint64(held[h])
-        weight, count = weights[field], state.per_vector[token.k, field] if counted else ZERO
-        weights[field] = 0.0
-        same = field == run.end and weight == run.weight and count == run.count
-        if h > 0 and not same:
-            _step_run(run, token, rank, step, rule, factors, state, scratch.shared)
-        first = run.first if h > 0 and same else field
-        run = Run(first, field + _ONE, weight, count)
-    if n_held > 0:
-        _step_run(run, token, rank, step, rule, factors, state, scratch.shared)
+def _run_end(piece, k, rule, counts):
+    """Return where the first vectors of a piece end that have equal counters."""
+    if rule.rate_code != RATE_COUNTED:
+        return piece.end
+    end = piece.first + _ONE
+    while end < piece.end and counts[k, end] == counts[k, piece.first]:
+        end += _ONE
+    return end
+
+
+@inlined
+def _nth_piece(h, own, n_fields, weight):
+    """Return the fields before a token's own, those after it, and its own, which no row holds."""
+    if h == 0:
+        return Run(_ZERO, own, weight)
+    if h == 1:
+        return Run(own + _ONE, n_fields, weight)
+    return Run(own, own + _ONE, 0.0)
 
 
 @inlined
@@ -418,16 +417,33 @@ def _prefetch_vectors(t, batch, factors, state):
 @inlined
 def _step_tokens(tokens, rank, step, problem, factors, state, batch, scratch):
     """Update the vectors of some tokens."""
-    rule = problem.rule
+    rule, objective, shared = problem.rule, problem.objective, scratch.shared
+    tables = factors, state.factors_first, state.factors_second
     for t in range(*tokens):
         _prefetch_vectors(t, batch, factors, state)
-        if math.isnan(scratch.shared.rates[t]):
+        if math.isnan(shared.rates[t]):
             continue
-        n_held = _sum_gradients(t, rank, factors, batch, scratch)
-        if not rule.lazy:
-            n_held = _hold_all(n_held, rank, factors, scratch)
-        token = _describe(t, problem, batch, scratch.shared)
-        _step_vectors(n_held, token, rank, step, rule, factors, state, scratch)
+        k, n_fields = np.uint64(batch.tokens[t]), np.uint64(factors.n_fields)
+        token = Token(t, k, shared.rates[t], objective.alpha_factors * objective.shares[k])
+        n_whole, weight = _sum_whole_rows(t, rank, factors, batch, scratch)
+        only_whole = n_whole == batch.starts[t + _ONE] - batch.starts[t] and n_whole > 0
+        n_pieces = _TWO if rule.lazy else _THREE
+        if not only_whole:
+            n_pieces = _sum_other_rows(t, rank, weight, factors, batch, scratch)
+            if not rule.lazy:
+                n_pieces = _hold_all(n_pieces, rank, factors, scratch)
+        for h in range(n_pieces):
+            piece = _nth_piece(h, np.uint64(factors.fields[k]), n_fields, weight)
+            if not only_whole:
+                field = np.uint64(scratch.held[rank, h])
+                piece = Run(field, field + _ONE, scratch.weights[rank, field])
+                scratch.weights[rank, field] = 0.0
+            while piece.first < piece.end:
+                end = _run_end(piece, k, rule, state.per_vector)
+                run = Run(piece.first, end, piece.weight)
+                rate = _run_rate(run, token, step, problem, state, batch, shared)
+                _step_run(run, rate, token, rank, step, rule, tables, shared)
+                piece = Run(end, piece.end, piece.weight)
 
 
 @kernel
@@ -465,7 +481,8 @@ def ffm_score(rank, size, barrier, rows, weights, scratch, scores):
     """
     n_rows, found, sums = scores.shape[0], scratch.rows, scratch.sums[rank]
     row, begin = np.uint64(rank), np.uint64(rank * (found.places.shape[0] // size))
+    stride, sums = np.uint64(sums.shape[1]), sums.reshape(sums.size)
     for i in range(np.uint64(n_rows * rank // size), np.uint64(n_rows * (rank + 1) // size)):
-        entries = Entries(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + _ONE]), row, begin)
-        pairs = _sum_row(entries, rank, rows, weights.factors, found, sums)
-        scores[i] = linear_part(i, rows, weights)[0] + pairs
+        first, end = np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + _ONE])
+        entries = Entries(first, end, row, begin, _ZERO, stride)
+        scores[i] = _sum_row(entries, rank, rows, weights, found, sums)[0]

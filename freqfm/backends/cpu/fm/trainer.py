@@ -1,6 +1,7 @@
 """Training of factorization machines on the CPU: packed rows, scratch, a team of threads."""
 
 import contextlib
+import math
 
 import numpy as np
 
@@ -103,16 +104,12 @@ def _most_entries(lengths, batch_size):
     return most
 
 
-def _sums_of_fields(most, factors):
-    """Return how many numbers hold the sums of a row of ``most`` fields."""
-    return most**2 * (factors.vectors.shape[1] // factors.n_fields)
-
-
 def _pair_scores(lengths, factors, n_threads):
     """Return working memory for the scores of rows of some lengths."""
     most, longest = _most_fields(lengths, factors), int(lengths.max(initial=0))
+    width = factors.vectors.shape[1] // factors.n_fields
     return PairScores(
-        sums=aligned_zeros((n_threads, _sums_of_fields(most, factors) + PADDING)),
+        sums=aligned_zeros((n_threads, most, most * width + PADDING)),
         rows=_row_fields(n_threads * longest, n_threads, most, factors, n_threads),
     )
 
@@ -289,13 +286,12 @@ class FMEpochs(Trainer):
 
     def _shared_scratch(self, most, widths, n_tokens, n_threads):
         """Return the Scratch that all machines need."""
-        width, n_rows = int(widths.max()), self._batch_size
+        width, n_rows, factors = int(widths.max()), self._batch_size, self._weights[0].factors
         sums = len(widths), n_rows, width
         if self._most_fields:
-            n_sums = _sums_of_fields(self._most_fields, self._weights[0].factors)
-            sums = 1, n_rows, n_sums
+            sums = self._most_fields, n_rows, self._most_fields * width // factors.n_fields
             check_memory(
-                n_rows * n_sums // 2,
+                math.prod(sums) // 2,
                 f"The sums for each pair of {self._most_fields} fields in batches of {n_rows} rows",
                 "Choose a smaller batch_size, or fewer fields.",
             )

@@ -13,7 +13,11 @@ from freqfm.estimators.fm.base import squeeze_outputs
 from freqfm.estimators.fm.factors.fields import FactorsByField
 from freqfm.estimators.fm.factors.plain import FACTOR_STATES
 from freqfm.formulas import codes
+from freqfm.initializers import resolve_for_columns
 from freqfm.optimizers import OptimizerState
+
+# Default scale of "normal": vectors of few numbers need a third fewer epochs than with 0.001.
+_INIT_SCALE = 0.03
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -23,6 +27,7 @@ class FieldAwareFactors(FactorsByField):
     _factor_states = (*FACTOR_STATES, "per_vector")
 
     n_components: int = field(default=4, kw_only=False)
+    alpha_factors: float = 2.0
 
     @property
     def _n_fields(self):
@@ -35,6 +40,9 @@ class FieldAwareFactors(FactorsByField):
     @_table.setter
     def _table(self, table):
         self.factors_ = table.reshape(*table.shape[:-1], *self.factors_.shape[-2:])
+
+    def _checked_initializer(self):
+        return resolve_for_columns(self).with_defaults(scale=_INIT_SCALE)
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         n_features, d = self.n_features_in_, int(self.n_components)
