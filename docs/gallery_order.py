@@ -22,6 +22,7 @@ ORDER = [
     "plot_adap_tau",
     "plot_optimizers",
     "plot_deepfm",
+    "plot_fields",
     "plot_rafm",
     "plot_custom_components",
 ]
