@@ -18,6 +18,8 @@ from freqfm.dask._fm import (
     DeepFMRegressor,
     FMClassifier,
     FMRegressor,
+    FwFMClassifier,
+    FwFMRegressor,
     RaFMClassifier,
     RaFMRegressor,
 )
@@ -28,6 +30,8 @@ __all__ = [
     "DeepFMRegressor",
     "FMClassifier",
     "FMRegressor",
+    "FwFMClassifier",
+    "FwFMRegressor",
     "MFRecommender",
     "RaFMClassifier",
     "RaFMRegressor",

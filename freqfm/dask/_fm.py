@@ -10,7 +10,7 @@ from freqfm.dask import _shards
 from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import aligned_partitions
 from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows
-from freqfm.estimators.fm import deepfm, plain, rafm
+from freqfm.estimators.fm import deepfm, fwfm, plain, rafm
 from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW, given_names
 from freqfm.estimators.fm.targets import balanced_weights
 from freqfm.estimators.training import FitCallbacks
@@ -265,8 +265,8 @@ _NOTE = """{summary}
     n_m times. The merged row is w + sum f_m (w_m - w), where f_m is a multiple of sqrt(n_m / n),
     with n the sum over shards, but at least n_m / n and at most 1. The multiple starts at 1, grows
     by a twentieth in an epoch while the loss falls, and is halved when it rises. The intercept,
-    and dense layers, are averaged. The counters of CF-SGD add up, so that they are exact. With
-    one shard the model is the plain estimator's, bit for bit.
+    dense layers, and weights of pairs of fields are averaged. The counters of CF-SGD add up, so
+    that they are exact. With one shard the model is the plain estimator's, bit for bit.
 
     Early stopping with several shards holds out a random part of each shard's rows, a tenth, or a
     fifth of fewer than 10,000 rows; it neither stratifies nor cross-validates.
@@ -339,3 +339,13 @@ class DeepFMClassifier(_Classes, ShardedFM, deepfm.DeepFMClassifier):
 @estimator(deepfm.DeepFMRegressor, "y.astype(float)")
 class DeepFMRegressor(_Numbers, ShardedFM, deepfm.DeepFMRegressor):
     """Factorization machine with dense layers for regression, trained on a Dask cluster."""
+
+
+@estimator(fwfm.FwFMClassifier)
+class FwFMClassifier(_Classes, ShardedFM, fwfm.FwFMClassifier):
+    """Field-weighted factorization machine for classification, trained on a Dask cluster."""
+
+
+@estimator(fwfm.FwFMRegressor, "y.astype(float)")
+class FwFMRegressor(_Numbers, ShardedFM, fwfm.FwFMRegressor):
+    """Field-weighted factorization machine for regression, trained on a Dask cluster."""
