@@ -1,11 +1,11 @@
 """How the defaults of machines with fields were chosen, and what they reach.
 
-On validation rows, one setting at a time is changed; ``FMClassifier()`` stands beside.
-Data: Frappe, ten fields, a fifth of the rows to validate; the sample of Criteo, 39 fields, five folds of its rows
-to train on; MovieLens-100K ratings with attributes of users and genres of movies, six fields, one
-with several entries in a row, five folds; and MovieLens-1M ratings, two fields. With ``--test``
-untuned models are trained on all rows that Frappe has for it, and judged by its test rows. Figures
-are means over seeds, and how far seeds are apart.
+On validation rows, one setting at a time is changed; ``FMClassifier()`` stands beside. Data:
+Frappe, ten fields, a fifth of the rows to validate; the sample of Criteo, 39 fields, five folds of
+its rows to train on; MovieLens-100K ratings with attributes of users and genres of movies, six
+fields, one with several entries in a row, five folds; and MovieLens-1M ratings, two fields. With
+``--test`` untuned models are trained on all rows that Frappe has for it, and judged by its test
+rows. Figures are means over seeds, and how far seeds are apart.
 
     python benchmarks/quality/fields_defaults.py --data DIR
     python benchmarks/quality/fields_defaults.py --data DIR --sets Frappe --seeds 3
