@@ -30,8 +30,8 @@ def column_fields(transformer: Any) -> np.ndarray:
     Returns
     -------
     fields : ndarray of shape (n_columns,)
-        Numbers from 0 on, for the parameter ``fields`` of :class:`DeepFMClassifier` and
-        :class:`DeepFMRegressor`.
+        Numbers from 0 on, for the parameter ``fields`` of :class:`DeepFMClassifier`,
+        :class:`FFMClassifier`, :class:`FwFMClassifier` and their regressors.
 
     Raises
     ------
