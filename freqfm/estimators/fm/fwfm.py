@@ -16,8 +16,8 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
 
     the log-odds of the second class, where f(i) is the field of column i and r holds a learned
     weight for each pair of fields, and for pairs within a field. All start at 1, with which the
-    model is an :class:`FMClassifier`. Three classes or more get one such score each, trained
-    against the rest.
+    model is an :class:`FMClassifier`, and those of pairs that occur keep their mean. Three classes
+    or more get one such score each, trained against the rest.
 
     Parameters
     ----------
@@ -159,6 +159,8 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
     CF-SGD bounds the step of a token by the derivatives of the score with respect to x_k v_k, see
     :class:`freqfm.optimizers.CFSGD`: they take the place of the sum of x_i v_i.
 
+    How the defaults were chosen: :doc:`reference results </results_fields>`.
+
     Training takes O(nnz d + n_rows F^2 d) per epoch for F fields. Memory is that of
     :class:`FMClassifier`, and 4 F d bytes for each row of a batch, 34 F^2 for gradients of parts
     of a batch, and 128 F d + 8 F^2 for each thread.
@@ -196,7 +198,8 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
         w_0 + sum_i w_i x_i + sum_{i<j} r_{f(i)f(j)} <v_i, v_j> x_i x_j,
 
     where f(i) is the field of column i and r holds a learned weight for each pair of fields, and
-    for pairs within a field. All start at 1, with which the model is an :class:`FMRegressor`.
+    for pairs within a field. All start at 1, with which the model is an :class:`FMRegressor`, and
+    those of pairs that occur keep their mean.
 
     The loss is half the squared error. Scale targets that are far from 1,
     for instance with ``sklearn.compose.TransformedTargetRegressor``.
@@ -334,6 +337,8 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
     -----
     CF-SGD bounds the step of a token by the derivatives of the score with respect to x_k v_k, see
     :class:`freqfm.optimizers.CFSGD`: they take the place of the sum of x_i v_i.
+
+    How the defaults were chosen: :doc:`reference results </results_fields>`.
 
     Training takes O(nnz d + n_rows F^2 d) per epoch for F fields. Memory is that of
     :class:`FMRegressor`, and 4 F d bytes for each row of a batch, 34 F^2 for the gradients of parts
