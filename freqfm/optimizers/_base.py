@@ -27,7 +27,7 @@ class OptimizerState(NamedTuple):
     factors_first: np.ndarray  #: (n_tokens, n_components), or (n_tokens, 1)
     factors_second: np.ndarray  #: (n_tokens, n_components)
     #: (n_tokens, n_fields) counters of the vectors that a token has for each field
-    per_vector: np.ndarray = np.zeros((0, 0), dtype=np.float32)
+    per_vector: np.ndarray
 
     @property
     def nbytes(self):
@@ -261,6 +261,7 @@ class Optimizer(Component):
             "linear_second": (n_tokens if second else 0,),
             "factors_first": shape(n_tokens, first),
             "factors_second": shape(n_tokens, second),
+            "per_vector": (0, 0),
         }
 
     def _init_per_row(self, n_tokens, counts):

@@ -10,7 +10,14 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
-from freqfm import DeepFMRegressor, FMClassifier, FMRegressor, FwFMRegressor, RaFMRegressor
+from freqfm import (
+    DeepFMRegressor,
+    FFMRegressor,
+    FMClassifier,
+    FMRegressor,
+    FwFMRegressor,
+    RaFMRegressor,
+)
 from freqfm.displays import InteractionStrengthsDisplay
 from freqfm.estimators.fm import interactions
 
@@ -61,6 +68,7 @@ def test_only_pairs_that_meet_are_compared():
     [
         (RaFMRegressor, {"ranks": (2, 4), "rank_assignment": [30]}),
         (DeepFMRegressor, {"hidden_layer_sizes": (4,)}),
+        (FFMRegressor, {"fields": np.arange(9) // 3}),
         (FwFMRegressor, {"fields": [0, 1, 2] * 3}),
         (FMClassifier, {}),
     ],

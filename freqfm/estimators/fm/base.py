@@ -283,8 +283,8 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
         The strength of a pair is how much the score of two features with the value 1 differs from
         the sum of their separate effects: <v_i, v_j> in a factorization machine; in RaFM at the
-        lower of their ranks; in FwFM times the weight of their fields; in DeepFM including the
-        tower's effect.
+        lower of their ranks; in FwFM times the weight of their fields; in FFM of their vectors for
+        each other's field; in DeepFM including the tower's effect.
 
         Parameters
         ----------
