@@ -16,6 +16,8 @@ except ImportError as error:
 from freqfm.dask._fm import (
     DeepFMClassifier,
     DeepFMRegressor,
+    FFMClassifier,
+    FFMRegressor,
     FMClassifier,
     FMRegressor,
     FwFMClassifier,
@@ -28,6 +30,8 @@ from freqfm.dask._mf import MFRecommender
 __all__ = [
     "DeepFMClassifier",
     "DeepFMRegressor",
+    "FFMClassifier",
+    "FFMRegressor",
     "FMClassifier",
     "FMRegressor",
     "FwFMClassifier",

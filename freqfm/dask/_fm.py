@@ -10,7 +10,7 @@ from freqfm.dask import _shards
 from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import aligned_partitions
 from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows
-from freqfm.estimators.fm import deepfm, fwfm, plain, rafm
+from freqfm.estimators.fm import deepfm, ffm, fwfm, plain, rafm
 from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW, given_names
 from freqfm.estimators.fm.targets import balanced_weights
 from freqfm.estimators.training import FitCallbacks
@@ -349,3 +349,13 @@ class FwFMClassifier(_Classes, ShardedFM, fwfm.FwFMClassifier):
 @estimator(fwfm.FwFMRegressor, "y.astype(float)")
 class FwFMRegressor(_Numbers, ShardedFM, fwfm.FwFMRegressor):
     """Field-weighted factorization machine for regression, trained on a Dask cluster."""
+
+
+@estimator(ffm.FFMClassifier)
+class FFMClassifier(_Classes, ShardedFM, ffm.FFMClassifier):
+    """Field-aware factorization machine for classification, trained on a Dask cluster."""
+
+
+@estimator(ffm.FFMRegressor, "y.astype(float)")
+class FFMRegressor(_Numbers, ShardedFM, ffm.FFMRegressor):
+    """Field-aware factorization machine for regression, trained on a Dask cluster."""

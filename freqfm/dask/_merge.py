@@ -123,6 +123,7 @@ class Layout(TableLayout):
             self._add(state.intercept[:2], (1, 1, 2), 0, state_rule)
             self._add(state.intercept[2:], (1, 1, 1), 0, SUMS)
             self._add(state.per_row, (1, -1, 1), by_token, SUMS)
+            self._add(state.per_vector, (1, n_tokens, -1), by_token, SUMS)
             names = ("linear_first", "linear_second")
             for name in names if ranked else (*names, "factors_first", "factors_second"):
                 array = getattr(state, name)

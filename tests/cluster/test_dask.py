@@ -291,6 +291,7 @@ def test_frames_bags_and_regressors(client, rows):
         ("RaFMClassifier", {"ranks": (2, 4), "optimizer": "adagrad"}),
         ("DeepFMClassifier", {"hidden_layer_sizes": (4,)}),
         ("FwFMClassifier", {"fields": np.arange(100) // 34}),
+        ("FFMClassifier", {"fields": np.arange(100) // 34}),
     ],
 )
 @pytest.mark.slow
@@ -298,9 +299,8 @@ def test_other_machines(client, rows, data, name, params):
     short = {k: v for k, v in SHORT.items() if k != "n_components" or name[:2] != "Ra"}
     plain = getattr(freqfm, name)(**short, **params).fit(*rows)
     names = [n for n in ARRAYS if n != "factors_"]
-    names += {"RaFM": ["_factors"], "Deep": ["factors_", "layers_"]}.get(
-        name[:4], ["factors_", "field_weights_"]
-    )
+    tables = {"RaFM": ["_factors"], "Deep": ["factors_", "layers_"], "FFMC": ["factors_"]}
+    names += tables.get(name[:4], ["factors_", "field_weights_"])
     on_cluster = getattr(fdask, name)
     assert_same(plain, on_cluster(n_shards=1, **short, **params).fit(*data), names)
     model = on_cluster(**FOUR, **short, **params).fit(*data)

@@ -129,3 +129,12 @@ def test_batches_that_do_not_fit_into_memory_are_refused():
     X = np.ones((1000, 200), dtype=np.float32)
     with pytest.raises(ValueError, match="for each pair of 200 fields .* smaller batch_size"):
         FFMRegressor(10_000, max_iter=1, early_stopping=False).fit(X, X[:, 0])
+
+
+def test_gpus_are_refused_by_name(log):
+    from freqfm.backends.base import CPUOnlyError
+    from freqfm.backends.cuda.backend import CUDABackend
+
+    weights = model_of().fit(*log)._outputs()
+    with pytest.raises(CPUOnlyError, match="FFM runs on the CPU only; set device='cpu'"):
+        CUDABackend.fm_scores(None, log[0], weights, 1)
