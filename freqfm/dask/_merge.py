@@ -22,7 +22,7 @@ def is_summed(optimizer):
     return optimizer.step_code in _SUMMED_STEPS
 
 
-class Table(NamedTuple):
+class MergedTable(NamedTuple):
     """An array of a model, as a view of shape (n_outputs, n_rows, width)."""
 
     rows: np.ndarray
@@ -44,7 +44,7 @@ class TableLayout:
 
     Attributes
     ----------
-    tables : list of Table
+    tables : list of MergedTable
     tokens : list
         The token of each row, for each kind of counts: None for rows that every sample has.
     """
@@ -62,7 +62,7 @@ class TableLayout:
             rows = array.reshape(shape)
             if not np.may_share_memory(rows, array):
                 raise ValueError("a table whose rows are merged in place would have been copied")
-            self.tables.append(Table(rows, counts, rule))
+            self.tables.append(MergedTable(rows, counts, rule))
 
     @property
     def rules(self):
@@ -147,7 +147,7 @@ class Layout(TableLayout):
             rows = np.lib.stride_tricks.as_strided(
                 flat, (n_outputs, n_rows, width), (flat.strides[0], width * 4, 4)
             )
-            self.tables.append(Table(rows, counts, WEIGHTS))
+            self.tables.append(MergedTable(rows, counts, WEIGHTS))
             begins, widths = model._state_layout[k, ::2], model._state_layout[k, 1::2]
             for state in model._optimizer_states():
                 arrays = state.factors_first, state.factors_second

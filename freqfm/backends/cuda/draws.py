@@ -23,7 +23,7 @@ _32, _24, _8 = np.uint64(32), np.uint64(24), np.uint64(8)
 _LOW = np.uint64((1 << 24) - 1)
 
 
-class Cells(NamedTuple):
+class DeviceCells(NamedTuple):
     """The arrays of ``formulas.cells.Cells`` on a device."""
 
     codewords: np.ndarray
@@ -49,8 +49,8 @@ class DrawScratch(NamedTuple):
 def cells_on(device, proposal):
     """Return a proposal of cells on a device."""
     proposal = proposal._replace(cell_starts=proposal.cell_starts.astype(np.int32))
-    arrays = (device.to_device(getattr(proposal, name)) for name in Cells._fields[:-1])
-    return Cells(*arrays, np.float32(math.log(proposal.n_items)))
+    arrays = (device.to_device(getattr(proposal, name)) for name in DeviceCells._fields[:-1])
+    return DeviceCells(*arrays, np.float32(math.log(proposal.n_items)))
 
 
 def draw_scratch(device, proposal, n_queries, n, last=None):

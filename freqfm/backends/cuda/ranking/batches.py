@@ -54,7 +54,7 @@ class RankingCall(NamedTuple):
     results: np.ndarray  #: (4, n_rows), of the rows of the call
 
 
-class Batch(NamedTuple):
+class BatchPanel(NamedTuple):
     """One batch, or a panel of it."""
 
     number: int  #: in the call
@@ -94,9 +94,9 @@ class ItemKeys(NamedTuple):
 
 @inlined
 def batch_of(data, call, s):
-    """Return the Batch of step ``s`` of a launch."""
+    """Return the BatchPanel of step ``s`` of a launch."""
     b = s // call.n_panels
-    return Batch(
+    return BatchPanel(
         b - call.first_batch,
         call.steps_before + b + 1,
         data.batches[b, 0],

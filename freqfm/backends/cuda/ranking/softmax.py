@@ -24,7 +24,7 @@ from freqfm.backends.cuda.columns import (
     write,
 )
 from freqfm.backends.cuda.draws import (
-    Cells,
+    DeviceCells,
     DrawScratch,
     cells_on,
     draw_from_cells,
@@ -529,7 +529,7 @@ class DrawArgs(NamedTuple):
     """The arguments of drawing negatives."""
 
     ranking: RankingArgs
-    cells: Cells
+    cells: DeviceCells
     drawn: DrawScratch
 
 
