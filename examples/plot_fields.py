@@ -4,9 +4,10 @@ Interactions that differ by field
 
 A factorization machine has one vector for each feature, by which it interacts with all others. What
 if a user's taste in items says nothing about the hours or the pages at which the user clicks? A
-field-aware machine has a vector for each feature and field, one for each such habit.
+field-aware machine has a vector for each feature and field, one for each such habit. A
+field-weighted machine keeps one vector, and learns a weight for each pair of fields.
 
-On synthetic clicks, in which each pair of fields has habits of its own.
+On synthetic clicks: first each pair of fields has habits of its own, then only some pairs interact.
 """
 
 from itertools import combinations
@@ -17,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder
 
-from freqfm import FFMClassifier, FMClassifier, column_fields
+from freqfm import FFMClassifier, FMClassifier, FwFMClassifier, column_fields
 
 # %%
 # Six fields. For each of the fifteen pairs, every feature is of one of two kinds, drawn for this
@@ -83,3 +84,36 @@ plt.show()
 # The plain machine must keep five habits of a feature in one vector, and give features of other
 # fields vectors that are orthogonal to the habits that are not theirs. That takes many more
 # numbers, and rows to learn them from.
+
+# %%
+# Fields of which only some interact
+# ----------------------------------
+#
+# Now every feature is of one kind. Users go with items of their kind, hours with pages and devices
+# with sources, but all others have nothing to do with each other.
+
+kinds = rng.choice([-1.0, 1.0], (len(names), n_values))
+of_rows = np.column_stack([kinds[f][rows[:, f]] for f in range(len(names))])
+logits = 1.2 * (of_rows[:, ::2] * of_rows[:, 1::2]).sum(axis=1)
+y = (rng.random(n_rows) < 1 / (1 + np.exp(-logits))).astype(int)
+y_train, y_test = train_test_split(y, test_size=0.3, random_state=0)
+
+for d in (1, 2, 4):
+    model = FMClassifier(d, **params).fit(X_train, y_train)
+    print("FM  ", d, f"{roc_auc_score(y_test, model.decision_function(X_test)):.3f}")
+model = FwFMClassifier(1, fields=fields, alpha_fields=0, **params).fit(X_train, y_train)
+found = roc_auc_score(y_test, model.decision_function(X_test))
+print("FwFM", 1, f"{found:.3f} (best possible: {roc_auc_score(y, logits):.3f})")
+
+# %%
+# One number for each feature says of which kind it is, and the weights say which fields to compare.
+# Vectors alone need a number for each pair of fields, so that other fields do not interact.
+
+figure, axes = plt.subplots(figsize=(5, 4), layout="constrained")
+weights = model.field_weights_.copy()
+np.fill_diagonal(weights, np.nan)  # no row has two features of a field
+image = axes.imshow(weights, cmap="Blues", vmin=0)
+axes.set(xticks=range(6), yticks=range(6), xticklabels=names, yticklabels=names)
+axes.set_title("Weights of pairs of fields in the FwFM")
+figure.colorbar(image)
+plt.show()
