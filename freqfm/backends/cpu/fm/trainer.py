@@ -215,6 +215,7 @@ class FMEpochs(Trainer):
         lengths = np.diff(problem.X.indptr)[trained]
         self._most_fields = _most_fields(lengths, self._weights[0].factors)
         most = _most_entries(lengths, self._batch_size)
+        del lengths  # before memory is needed most
         samples, entries = pack_rows(problem.X, problem.weight, problem.rows)
         samples["target"][:-1] = problem.target[0, trained]
         self._n_batches = -(-(len(samples) - 1) // self._batch_size)
