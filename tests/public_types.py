@@ -12,6 +12,7 @@ from freqfm import (
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
+    FwFMClassifier,
     InteractionRecommender,
     MFRecommender,
     RaFMClassifier,
@@ -67,6 +68,7 @@ def constructors() -> None:
     """Build estimators and components with the types that are documented."""
     FMClassifier(8, optimizer=Adam(1e-3, lazy=False), class_weight={0: 1, 1: 2}, device="cuda:1")
     FMRegressor(loss=Huber(delta=2), learning_rate=0.1, random_state=np.random.default_rng(0))
+    FwFMClassifier(fields=["a", "b"], field_optimizer=Adam(), alpha_fields=10)
     RaFMClassifier([4, 16], counts=np.ones(10), early_stopping="auto")
     MFRecommender(loss=BSL(1.2), temperature=AdapTau(warm_up=None), negative_sampler=MIDX())
     ALSRecommender(32, unobserved_weight=0.3, solver="cholesky", n_jobs=2)
