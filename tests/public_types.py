@@ -10,6 +10,7 @@ from freqfm import (
     ALSRecommender,
     DeepFMClassifier,
     FastVAERecommender,
+    FFMClassifier,
     FMClassifier,
     FMRegressor,
     FwFMClassifier,
@@ -70,6 +71,7 @@ def constructors() -> None:
     FMRegressor(loss=Huber(delta=2), learning_rate=0.1, random_state=np.random.default_rng(0))
     FwFMClassifier(fields=["a", "b"], field_optimizer=Adam(), alpha_fields=10)
     RaFMClassifier([4, 16], counts=np.ones(10), early_stopping="auto")
+    FFMClassifier(4, fields=["user", "item"], optimizer="adagrad")
     MFRecommender(loss=BSL(1.2), temperature=AdapTau(warm_up=None), negative_sampler=MIDX())
     ALSRecommender(32, unobserved_weight=0.3, solver="cholesky", n_jobs=2)
     FastVAERecommender(hidden_layer_sizes=[50], temperature=0.1, kl_weight="reference")
