@@ -191,7 +191,8 @@ class Softmax(RankingLoss):
         return {
             "constant": float(self.factor(n_users, n_items, n_positives)),
             "top_temperature": 1.0,
-            "thresholds": np.zeros(n_users, dtype=np.float32),
+            # Of each user, with or without interactions: the trainer's array.
+            "thresholds": None,
         }
 
     def _fold_in_constant(self, n_users, n_items, n_positives):

@@ -59,7 +59,7 @@ def trainer_of(name, average, n_threads):
     loss, negatives_code = CASES[name]
     indptr = np.concatenate([[0], np.cumsum(KNOWN.sum(axis=1))])
     constants = loss.constants(N_USERS, N_ITEMS, N_PAIRS)
-    if loss.k is not None:
+    if "thresholds" in constants:
         constants["thresholds"] = np.linspace(-0.5, 0.5, N_USERS).astype(np.float32)
     problem = RankingProblem(
         family=loss.family,

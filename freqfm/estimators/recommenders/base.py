@@ -502,8 +502,8 @@ class BaseRecommender(
         n_recommendations : int, default=10
             How many; an item is not counted as similar to itself. Items without interactions
             are not similar to any.
-        candidates : array-like of int or sparse matrix of shape (n_items, n_features_in_), \
-                default=None
+        candidates : array-like of int or sparse matrix of shape \
+                (n_items, `n_features_in_`), default=None
             Items that may be returned: for all given items, or for each. None allows all.
         exclude : array-like of int or sparse matrix of that shape, default=None
             Items that may not be returned, likewise.

@@ -55,11 +55,11 @@ class MFTrainer(RecommenderTrainer):
                 check_static(sampler, self._proposal)
                 self._leave_out_new_items()
         shape = np.count_nonzero(np.diff(known.X.indptr)), X.shape[1], known.X.nnz
-        constants, self._thresholds = loss.constants(*shape), None
-        if loss.k is not None:
-            # Training reads this array, which is updated between epochs.
-            self._thresholds = np.full(X.shape[0], np.nan, dtype=np.float32)
-            constants["thresholds"] = self._thresholds
+        constants = loss.constants(*shape)
+        if "thresholds" in constants:
+            # Training reads this array, which is updated between epochs if the loss has a ``k``.
+            constants["thresholds"] = np.full(X.shape[0], np.nan, dtype=np.float32)
+        self._thresholds = None if loss.k is None else constants["thresholds"]
         problem = self._problem(constants)
         start = backends.start(model.device, "ranking_trainer", problem, n_threads)
         self._backend, self._trainer = start
