@@ -125,10 +125,11 @@ def test_changed_attributes_are_found(log):
             model.predict(X)
 
 
-def test_batches_that_do_not_fit_into_memory_are_refused():
+def test_batches_that_do_not_fit_into_memory_are_refused(monkeypatch):
+    monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 10**8)
     X = np.ones((1000, 200), dtype=np.float32)
     with pytest.raises(ValueError, match="for each pair of 200 fields .* smaller batch_size"):
-        FFMRegressor(10_000, max_iter=1, early_stopping=False).fit(X, X[:, 0])
+        FFMRegressor(4, max_iter=1, early_stopping=False, batch_size=1000).fit(X, X[:, 0])
 
 
 def test_gpus_are_refused_by_name(log):
