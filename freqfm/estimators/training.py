@@ -299,12 +299,12 @@ class EpochLoop:
         return self.epoch >= self._first_epoch + self.phase.n_epochs
 
     def warn_if_improving(self):
-        """Warn if all epochs were used and one of the last ones, half the patience, was better."""
+        """Warn if all epochs were used and the last one was still better, by ``tol``."""
         phase, estimator = self.phase, self.estimator
         # With warm_start the next call continues.
         if phase.patience is None or not self._has_used_all() or estimator.warm_start:
             return
-        if 2 * self._since_best <= phase.patience:
+        if self._since_best == 0:
             watched = f"validation {phase.score_name}" if phase.score_name else "training loss"
             settings = "n_iter_no_change=None"
             if phase.score_name and getattr(estimator, "early_stopping", False) is not False:

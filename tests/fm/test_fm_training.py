@@ -207,7 +207,7 @@ def test_a_fit_that_max_iter_ends_too_early_warns_at_the_users_line(log):
             model.fit(X, y)
         assert record[0].filename == __file__
     with pytest.warns(ConvergenceWarning) as record:
-        make_pipeline(MaxAbsScaler(), FMRegressor(max_iter=2)).fit(X, y)
+        make_pipeline(MaxAbsScaler(), FMClassifier(max_iter=2)).fit(X, y)
     assert record[0].filename == __file__
 
 
@@ -232,6 +232,44 @@ def test_what_that_warning_advises_trains_exactly_max_iter_epochs(log, recwarn, 
     model.set_params(**settings).fit(*data)
     assert model.n_iter_ == model.best_iter_ == 2
     assert not [w for w in recwarn if w.category is ConvergenceWarning]
+
+
+@pytest.mark.parametrize("score_name", ["neg_log_loss", None])
+def test_a_fit_whose_last_epoch_no_longer_improved_does_not_warn(score_name):
+    worse, better = (0.42131, 0.41951, 0.41964), (0.42131, 0.41964, 0.41951)
+    within_tol = (0.42131, 0.41955, 0.41951)
+    for losses, warns in ((worse, 0), (within_tol, 0), (better, 1)):
+
+        class Task(TrainingTask):
+            def run_epoch(self, epoch, losses=losses):
+                self.loss = losses[epoch]
+                return self.loss
+
+            def validation_score(self):
+                return -self.loss
+
+            def weights(self):
+                return [np.zeros(1)]
+
+        model = FMClassifier(max_iter=3)
+        model.loss_curve_ = model.validation_scores_ = np.zeros(0)
+        loop = EpochLoop(model, Task(), Phase(3, 10, score_name))
+        loop.run(Attempt())
+        with warnings.catch_warnings(record=True) as record:
+            warnings.simplefilter("always")
+            loop.warn_if_improving()
+        assert [w.category for w in record] == [ConvergenceWarning] * warns, losses
+
+
+def test_a_search_warns_as_often_as_the_filter_says(log):
+    # Each fit of a search sets filters, after which Python alone would show its warning again.
+    X, y = log[0][:200], log[1][:200]
+    search = GridSearchCV(FMRegressor(max_iter=2, random_state=0), {"alpha_factors": [1, 2]}, cv=3)
+    for action, n_warnings in (("always", 7), ("default", 1), ("always", 7), ("ignore", 0)):
+        with warnings.catch_warnings(record=True) as record:
+            warnings.simplefilter(action)
+            search.fit(X, y)
+        assert [w.category for w in record] == [ConvergenceWarning] * n_warnings, action
 
 
 def test_no_warning_if_all_epochs_were_requested(log, recwarn):

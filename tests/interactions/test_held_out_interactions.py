@@ -67,8 +67,9 @@ def test_factorization_trains_on_all_interactions_in_the_end(params):
 
 
 def test_without_patience_all_epochs_are_trained(model):
+    n_epochs = model.fit(X, X_val=X_VAL).best_iter_
     with pytest.warns(ConvergenceWarning, match="early_stopping=False and n_iter_no_change=None"):
-        model.set_params(max_iter=2).fit(X, X_val=X_VAL)
+        model.set_params(max_iter=n_epochs).fit(X, X_val=X_VAL)
     model.set_params(max_iter=12, n_iter_no_change=None).fit(X, X_val=X_VAL)
     assert model.n_iter_ == len(model.validation_scores_) == 12
     assert model.best_iter_ == 1 + np.argmax(model.validation_scores_)
