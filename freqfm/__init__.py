@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         RaFMRegressor as RaFMRegressor,
     )
     from freqfm.estimators.recommenders.als import ALSRecommender as ALSRecommender
+    from freqfm.estimators.recommenders.ease import EASERecommender as EASERecommender
     from freqfm.estimators.interactions.recommender import (
         InteractionRecommender as InteractionRecommender,
     )
@@ -66,6 +67,7 @@ _LAZY = {
     "RaFMClassifier": "freqfm.estimators.fm.rafm",
     "RaFMRegressor": "freqfm.estimators.fm.rafm",
     "ALSRecommender": "freqfm.estimators.recommenders.als",
+    "EASERecommender": "freqfm.estimators.recommenders.ease",
     "ItemKNNRecommender": "freqfm.estimators.recommenders.item_knn",
     "MFRecommender": "freqfm.estimators.recommenders.mf",
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _measure import installed
 from scipy import sparse
 
-from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
+from freqfm import ALSRecommender, EASERecommender, FastVAERecommender, MFRecommender
 from freqfm.metrics._ranking import top_k
 
 __all__ = ["GRIDS", "K", "contenders", "points"]
@@ -33,7 +33,9 @@ class Freqfm:
     """A recommender of this package."""
 
     def __init__(self, make, X, seed, n_threads, **params):
-        self.model = make(random_state=seed, n_jobs=n_threads, **params).fit(X)
+        if hasattr(make, "random_state"):
+            params = {"random_state": seed, **params}
+        self.model = make(n_jobs=n_threads, **params).fit(X)
 
     def rank(self, X, users):
         return self.model.recommend(users=users, n_recommendations=K)[0]
@@ -271,7 +273,7 @@ GRIDS = {
 
 def contenders():
     """Return what makes a fitted model of (X, seed, n_threads, **params), by name."""
-    ours = (MFRecommender, FastVAERecommender, ALSRecommender)
+    ours = (MFRecommender, FastVAERecommender, ALSRecommender, EASERecommender)
     makers = {make.__name__: partial(Freqfm, make) for make in ours}
     for package, models in PEERS.items():
         if installed(package):

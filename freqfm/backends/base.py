@@ -435,6 +435,15 @@ class Candidates(NamedTuple):
     indices: np.ndarray  #: (n,), int32
 
 
+class ItemLists(NamedTuple):
+    """Which items may be returned for sparse queries."""
+
+    allowed: np.ndarray  #: (n_items,), bool: whether for any query
+    excluded: Candidates  #: the items that may not, for each query
+    candidates: Candidates  #: the only ones that may, for each query, if ``has_candidates``
+    has_candidates: bool
+
+
 class AutoencoderProblem(NamedTuple):
     """The tables of an autoencoder, and its largest batch; a user has ``n_samples`` queries."""
 
@@ -821,6 +830,43 @@ class Backend(ABC):
         """Return the best of each query's candidates, by dot products.
 
         Parameters and results are those of :meth:`top_k`; ``candidates`` is a Candidates.
+        """
+
+    @abstractmethod
+    def sparse_top_k(self, queries, columns, k, lists, n_threads):
+        """Return the items with the largest positive scores for sparse queries, and the scores.
+
+        Parameters
+        ----------
+        queries : Histories
+            The entries of each query, by columns.
+        columns : Histories
+            The entries of each column, by items. The score of an item is its dot product with the
+            query, the products added up in the order of the columns.
+        k : int
+            At most n_items.
+        lists : ItemLists
+        n_threads : int
+
+        Returns
+        -------
+        found : ndarray of shape (n_queries, k), int32
+            Best first, equal scores in the order of items; -1 where there is no further item.
+        scores : ndarray of shape (n_queries, k), float32
+            -inf where there is no item.
+        """
+
+    @abstractmethod
+    def sparse_blocks(self, matrix, items, n_threads):
+        """Return the rows and columns of lists of items of a matrix, (n, k, k) float32.
+
+        Parameters
+        ----------
+        matrix : Histories
+            A square sparse matrix.
+        items : ndarray of shape (n, k), int32
+            No item twice in a list; -1 after the last of one, where blocks are zero.
+        n_threads : int
         """
 
     # Random numbers.

@@ -86,7 +86,7 @@ def top_k(
         best = backends.get("cpu").top_k_of_candidates(
             queries, items, min(k, n_places), lists, hidden, unit_columns, n_threads
         )
-        return _with_empty_places(*best, k)
+        return with_empty_places(*best, k)
     if candidates is None:
         hidden = Exclusions(exclude.indptr, exclude.indices, banned.astype(np.int32))
     else:
@@ -97,16 +97,16 @@ def top_k(
     n_kept = min(k, len(items))
     if not (len(queries) and n_kept):
         nothing = np.zeros((len(queries), 0))
-        return _with_empty_places(nothing, nothing, k)
+        return with_empty_places(nothing, nothing, k)
     found, scores = backends.serve(
         device, "top_k", queries, items, n_kept, hidden, unit_columns, n_threads
     )
     if candidates is not None:
         found = np.where(found >= 0, candidates[found], -1).astype(np.int32)
-    return (found, scores) if n_kept == k else _with_empty_places(found, scores, k)
+    return (found, scores) if n_kept == k else with_empty_places(found, scores, k)
 
 
-def _with_empty_places(found, scores, k):
+def with_empty_places(found, scores, k):
     """Pad to ``k`` places, of which the last hold no item."""
     missing = (0, 0), (0, k - found.shape[1])
     found = np.pad(found.astype(np.int32), missing, constant_values=-1)

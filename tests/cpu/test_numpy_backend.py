@@ -15,9 +15,11 @@ from sklearn.utils import estimator_checks as checks
 from freqfm import (
     ALSRecommender,
     DeepFMClassifier,
+    EASERecommender,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
+    ItemKNNRecommender,
     MFRecommender,
     RaFMClassifier,
     RaFMRegressor,
@@ -25,6 +27,7 @@ from freqfm import (
 )
 from freqfm.backbones import MLP, Features, LightGCN
 from freqfm.backends.base import Candidates, Exclusions, FoldInProblem, Histories, Stream
+from freqfm.datasets import make_interactions
 from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, DirectAU, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 from freqfm.samplers import SAMPLERS, Popularity, Uniform
@@ -470,6 +473,24 @@ def test_top_k_of_candidates_agrees(unit_columns):
     ]
     assert_array_equal(results[0][0], results[1][0])
     assert_allclose(results[0][1], results[1][1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "model", [ItemKNNRecommender(5), EASERecommender(n_neighbors=5), EASERecommender()]
+)
+def test_weights_between_items_agree(use, model):
+    X = make_interactions(60, 30, 400, random_state=0)
+    lists = sparse.csr_array((np.arange(60)[:, None] + np.arange(30)) % 3 == 0).astype(np.float32)
+    found = []
+    for backend in (CPU, NumpyBackend()):
+        use(backend)
+        fitted = clone(model).fit(X)
+        options = {"n_recommendations": 4, "exclude": [3, 8]}
+        items, scores = fitted.recommend(X, candidates=lists, **options)
+        found.append((fitted.item_weights_.toarray(), items, scores))
+    assert_array_equal(found[0][1], found[1][1])
+    for one, other in zip(*found, strict=True):
+        assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_sums_and_alias_tables_agree():

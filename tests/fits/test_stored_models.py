@@ -15,6 +15,7 @@ import freqfm
 from freqfm import (
     ALSRecommender,
     DeepFMClassifier,
+    EASERecommender,
     FastVAERecommender,
     FFMClassifier,
     FMRegressor,
@@ -42,6 +43,7 @@ MODELS = {
     "MF": (MFRecommender(2, max_iter=2, random_state=0), (LOG,)),
     "ALS": (ALSRecommender(2, max_iter=2, random_state=0), (LOG,)),
     "KNN": (ItemKNNRecommender(), (LOG,)),
+    "EASE": (EASERecommender(), (LOG,)),
     "VAE": (FastVAERecommender(2, max_iter=2, random_state=0), (LOG,)),
     "pairs": (InteractionRecommender(MFRecommender(2, max_iter=2, random_state=0)), (PAIRS,)),
     "words": (Word2Vec(2, min_count=1, max_iter=1, random_state=0), ([["tea", "jam", "tea"]] * 9,)),

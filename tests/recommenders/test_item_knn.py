@@ -58,7 +58,7 @@ def test_neighbours_and_scores_follow_the_definition(X, weighting):
     for k in (1, 5, 100):
         model = ItemKNNRecommender(k, weighting=weighting).fit(X)
         expected = neighbours(X, weighting, k)
-        assert_allclose(model.similarity_.toarray(), expected, atol=1e-5)
+        assert_allclose(model.item_weights_.toarray(), expected, atol=1e-5)
         scores = X.toarray() @ expected
         scores[X.toarray() > 0] = 0
         users = np.flatnonzero(np.diff(X.indptr))
@@ -77,7 +77,7 @@ def test_bm25_has_parameters(X):
     model = ItemKNNRecommender(100, bm25_k1=2, bm25_b=0.1).fit(X)
     expected = similarities(X, "bm25", 2, 0.1)
     np.fill_diagonal(expected, 0)
-    assert_allclose(model.similarity_.toarray(), expected, atol=1e-5)
+    assert_allclose(model.item_weights_.toarray(), expected, atol=1e-5)
 
 
 @each("weighting", WEIGHTINGS)
@@ -126,7 +126,7 @@ def test_explained_scores_are_those_of_recommend(X):
 def test_same_bits_for_any_number_of_threads():
     X = weighted(1500, 600, seed=1)
     one, two = (ItemKNNRecommender(20, n_jobs=n).fit(X) for n in (1, 2))
-    assert_array_equal(one.similarity_.data, two.similarity_.data)
+    assert_array_equal(one.item_weights_.data, two.item_weights_.data)
     for a, b in zip(one.recommend(X), two.recommend(X), strict=True):
         assert_array_equal(a, b)
 
@@ -139,8 +139,8 @@ def test_copies_and_damage(X):
     pairs = (users @ items.T).toarray()
     scores = model.recommend(users=0, n_recommendations=1, exclude_seen=False)[1]
     assert scores[0] == pytest.approx(pairs[0].max(), rel=1e-5)
-    again.similarity_ = again.similarity_[:5]
-    with pytest.raises(ValueError, match="similarity_"):
+    again.item_weights_ = again.item_weights_[:5]
+    with pytest.raises(ValueError, match="item_weights_"):
         again.recommend(X)
 
 

@@ -19,6 +19,7 @@ from freqfm.backends.cpu.ranking.least_squares import least_squares
 from freqfm.backends.cpu.ranking.propagation import Propagation
 from freqfm.backends.cpu.ranking.trainer import CPURankingTrainer
 from freqfm.backends.cpu.sampling import alias_tables, draw, draw_lists
+from freqfm.backends.cpu.sparse_topk import sparse_blocks, sparse_top_k
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import top_k, top_k_of_candidates
 from freqfm.backends.cpu.training import TableTrainer
@@ -74,6 +75,8 @@ class CPUBackend(Backend):
     alias_tables = staticmethod(alias_tables)
     top_k = staticmethod(top_k)
     top_k_of_candidates = staticmethod(top_k_of_candidates)
+    sparse_top_k = staticmethod(sparse_top_k)
+    sparse_blocks = staticmethod(sparse_blocks)
 
     # Random numbers.
 

@@ -53,13 +53,13 @@ _LEAST_SQUARES = np.float32(1e-30)
 
 
 @inlined
-def _worse(score, item, other_score, other_item):
+def worse(score, item, other_score, other_item):
     """Return whether an item ranks behind another; of two equal scores the larger index does."""
     return score < other_score or (score == other_score and item > other_item)
 
 
 @inlined
-def _sink(r, n_kept, score, item, scores, items):
+def sink(r, n_kept, score, item, scores, items):
     """Replace the worst of the ``n_kept`` entries in row ``r``; the next worst comes to the top.
 
     The row is a heap: an entry at place i ranks behind those at 2 i + 1 and 2 i + 2.
@@ -71,11 +71,11 @@ def _sink(r, n_kept, score, item, scores, items):
         if child >= n_kept:
             break
         other = child + np.uint64(1)
-        if other < n_kept and _worse(
+        if other < n_kept and worse(
             scores[r, other], items[r, other], scores[r, child], items[r, child]
         ):
             child = other
-        if not _worse(scores[r, child], items[r, child], score, item):
+        if not worse(scores[r, child], items[r, child], score, item):
             break
         scores[r, place] = scores[r, child]
         items[r, place] = items[r, child]
@@ -135,12 +135,12 @@ def _keep_best(i, r, first_item, n_scores, tile, slack, scores, best):
                     score = _score(query, row, scores.n_unit)
                     if score > threshold:
                         item = np.int32(first_item + np.int64(j))
-                        _sink(r, items.shape[1], score, item, best.scores, items)
+                        sink(r, items.shape[1], score, item, best.scores, items)
                         threshold = best.scores[r, 0]
 
 
 @inlined
-def _clear(r, best):
+def clear(r, best):
     """Let list ``r`` hold no item."""
     for place in range(best.items.shape[1]):
         best.scores[r, place] = _NOTHING
@@ -148,13 +148,13 @@ def _clear(r, best):
 
 
 @inlined
-def _sort(r, scores, items):
+def sort(r, scores, items):
     """Turn the heap of row ``r`` into a list sorted from the best item to the worst."""
     for last in range(items.shape[1] - 1, 0, -1):
         # The worst is swapped to the end; the others are made a heap again.
         score = scores[r, 0]
         item = items[r, 0]
-        _sink(r, last, scores[r, last], items[r, last], scores, items)
+        sink(r, last, scores[r, last], items[r, last], scores, items)
         scores[r, last] = score
         items[r, last] = item
 
@@ -263,7 +263,7 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
     for i in range(n_here):
         cursors[i] = first_above(indices, indptr[first + i], indptr[first + i + 1], begin - 1)
         slacks[i] = _slack(queries[i])
-        _clear(np.uint64(out + i), best)
+        clear(np.uint64(out + i), best)
     next_banned = first_above(banned, 0, banned.shape[0], begin - 1)
     for first_item in range(begin, end, TILE_ITEMS):
         last_item = min(first_item + TILE_ITEMS, end)
@@ -289,7 +289,7 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
             slack = slacks[row] * length
             _keep_best(row, np.uint64(out + i), first_item, n_scores, tile, slack, scores, best)
     for i in range(n_here):
-        _sort(np.uint64(out + i), best.scores, best.items)
+        sort(np.uint64(out + i), best.scores, best.items)
 
 
 @kernel
@@ -319,7 +319,7 @@ def _rank_candidates(q, scores, candidates, excluded, best):
     """Write the best of one query's candidates."""
     query = scores.queries[q]
     row = np.uint64(q)
-    _clear(row, best)
+    clear(row, best)
     threshold = _NOTHING
     hidden, end, banned = excluded.indptr[q], excluded.indptr[q + 1], 0
     n_banned = excluded.for_all.shape[0]
@@ -333,9 +333,9 @@ def _rank_candidates(q, scores, candidates, excluded, best):
             continue
         score = _score(query, scores.items[np.uint64(item)], scores.n_unit)
         if score > threshold:
-            _sink(row, best.items.shape[1], score, item, best.scores, best.items)
+            sink(row, best.items.shape[1], score, item, best.scores, best.items)
             threshold = best.scores[row, 0]
-    _sort(row, best.scores, best.items)
+    sort(row, best.scores, best.items)
 
 
 @kernel

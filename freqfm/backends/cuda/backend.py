@@ -89,6 +89,8 @@ class CUDABackend(Backend):
     draw = _cpu_only("Items are drawn for queries")
     draw_lists = _cpu_only("Lists of items are drawn")
     top_k_of_candidates = _cpu_only("Candidates of each query are ranked")
+    sparse_top_k = _cpu_only("Sparse queries are ranked")
+    sparse_blocks = _cpu_only("Blocks of sparse matrices are gathered")
     permutation = _cpu_only("Permutations are drawn")
     uniform = _cpu_only("Uniform numbers are drawn")
     standard_normal = _cpu_only("Normal numbers are drawn")

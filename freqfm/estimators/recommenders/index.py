@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from joblib import Parallel, delayed
 from scipy import sparse
 
+from freqfm import backends
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
     canonical_csr,
@@ -15,15 +15,13 @@ from freqfm._input.validation import (
     kernel_csr,
     validate_ids,
 )
+from freqfm.backends.base import Candidates, Histories, ItemLists
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.metrics._hits import as_csr
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._ranking import top_k, with_empty_places
 
 # Pairs whose vectors are gathered at a time: those of all pairs may be many times the model.
 _PAIRS = 1 << 14
-
-# Sparse queries that are scored at a time: their scores may be as many as queries times items.
-_SPARSE_QUERIES = 256
 
 
 class Queries(NamedTuple):
@@ -128,7 +126,8 @@ class VectorIndex(NamedTuple):
             exclude = unlearned if exclude is None else np.union1d(exclude, unlearned)
         options = {"exclude": hidden, "exclude_for_all": exclude, "candidates": wanted.candidates}
         if sparse.issparse(self.table):
-            return sparse_top_k(queries, self.table, wanted.n, **options, **self.options)
+            found, scores = sparse_top_k(queries, self.table, wanted.n, **options, **self.options)
+            return found.astype(np.int64), scores
         options |= {"unit_columns": self.n_unit, **self.options}
         found, scores = top_k(queries, self.table, wanted.n, **options)
         finite = not (found < 0).any() or (
@@ -189,37 +188,38 @@ def sparse_top_k(
     """Find the ``k`` items with the largest positive scores for every query.
 
     Like ``metrics._ranking.top_k``, which describes arguments and results, for sparse queries and
-    items; scores are those of scipy's sparse product. ``device`` has no effect.
+    items. ``device`` has no effect.
     """
     allowed = np.ones(items.shape[0], dtype=bool)
-    if candidates is not None and not sparse.issparse(candidates):
+    of_each = candidates if sparse.issparse(candidates) else None
+    if candidates is not None and of_each is None:
         allowed = np.isin(np.arange(len(allowed)), candidates)
     if exclude_for_all is not None:
         allowed[exclude_for_all] = False
-    by_column = items.T.tocsr()
-    found = np.full((queries.shape[0], k), -1, dtype=np.int64)
-    best = np.full(found.shape, -np.inf, dtype=np.float32)
+    lists = ItemLists(
+        allowed,
+        _candidates(exclude, queries.shape[0]),
+        _candidates(of_each, queries.shape[0]),
+        of_each is not None,
+    )
+    n_kept = min(k, items.shape[0])
+    best = backends.get("cpu").sparse_top_k(
+        rows_of(queries), rows_of(items.T.tocsr()), n_kept, lists, n_threads
+    )
+    return with_empty_places(*best, k)
 
-    def search(begin):
-        part = slice(begin, begin + _SPARSE_QUERIES)
-        scores = (queries[part] @ by_column).tocsr()
-        if sparse.issparse(candidates):
-            scores = scores.multiply(candidates[part] != 0).tocsr()
-        if exclude is not None:
-            scores = (scores - scores.multiply(exclude[part] != 0)).tocsr()
-        rows = np.repeat(np.arange(scores.shape[0]), np.diff(scores.indptr))
-        kept = allowed[scores.indices] & (scores.data > 0)
-        rows, ids, scores = rows[kept], scores.indices[kept], scores.data[kept]
-        order = np.lexsort((ids, -scores, rows))
-        rows, ids, scores = rows[order], ids[order], scores[order]
-        places = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        first = places < k
-        at = begin + rows[first], places[first]
-        found[at], best[at] = ids[first], scores[first]
 
-    parts = range(0, queries.shape[0], _SPARSE_QUERIES)
-    Parallel(n_threads, prefer="threads")(delayed(search)(begin) for begin in parts)
-    return found, best
+def rows_of(X):
+    """Return the rows of a CSR matrix, in the types that kernels are compiled for."""
+    X = kernel_csr(X.data, X.indices, X.indptr, X.shape)
+    return Histories(X.indptr, X.indices, X.data)
+
+
+def _candidates(lists, n_queries):
+    """Return a list of items for each query, the entries of a canonical matrix, if there is one."""
+    if lists is None:
+        return Candidates(np.zeros(n_queries + 1, np.int64), np.zeros(0, np.int32))
+    return Candidates(*rows_of(lists)[:2])
 
 
 def _checked(name, rows, shape):

@@ -10,14 +10,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
-from freqfm._input.validation import canonical_csr
-from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.index import Wanted
-from freqfm.estimators.training import attempt
+from freqfm.estimators.recommenders.item_weights import ItemWeightsRecommender, listed_rows
 
 
 @dataclass(eq=False, repr=False)
-class ItemKNNRecommender(BaseRecommender):
+class ItemKNNRecommender(ItemWeightsRecommender):
     """Item-based nearest neighbours: the score of an item is its similarity to the user's items.
 
     Two items are similar if the same users have them [1]_. For each item the most similar ones are
@@ -41,7 +39,7 @@ class ItemKNNRecommender(BaseRecommender):
 
     Attributes
     ----------
-    similarity_ : csr_array of shape (n_items, n_items), float32
+    item_weights_ : csr_array of shape (n_items, n_items), float32
         Row j has the similarities of the ``n_neighbors`` items that are most similar to item j.
     item_counts_ : ndarray of shape (n_items,)
         How many users have each item.
@@ -97,10 +95,6 @@ class ItemKNNRecommender(BaseRecommender):
     (2, 3)
     """
 
-    _keeps_weights = True
-    # Predictions are sparse products, of the CPU.
-    device = "cpu"
-
     _parameter_constraints = {
         "n_neighbors": POSITIVE_INTEGER,
         "weighting": [StrOptions({"cosine", "tfidf", "bm25"})],
@@ -118,50 +112,18 @@ class ItemKNNRecommender(BaseRecommender):
     n_recommendations: int = 10
     n_jobs: int | None = None
 
-    def fit(self, X, y=None):
-        """Find the neighbours of all items.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items)
-            Interactions; values are their weights, added up where a sparse matrix holds a pair
-            several times. Rows and columns may be empty.
-        y : Ignored
-
-        Returns
-        -------
-        self : object
-        """
-        self._validate_params()
-        with attempt(self):
-            X = self._validate_history(X, reset=True)
-            refuse_empty(X)
-            self._remember(X)
-            n_items = X.shape[1]
-            found, scores = self._compared("items").similar(
-                np.arange(n_items), Wanted(min(int(self.n_neighbors), n_items))
-            )
-            kept = found >= 0
-            indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-            similarity = (scores[kept], found[kept], indptr)
-            similarity = canonical_csr(sparse.csr_array(similarity, shape=(n_items, n_items)))
-            self.similarity_ = with_one_index_type(similarity)
-        return self
-
-    @property
-    def _n_features_out(self):
-        return self.n_features_in_
-
-    def _fold_in_rows(self, X):
-        return with_one_index_type(X)
-
-    def _item_index(self):
-        return self._index("items", self.similarity_.T.tocsr(), 0)
+    def _item_weights(self, X):
+        n_items = X.shape[1]
+        found, scores = self._compared("items").similar(
+            np.arange(n_items), Wanted(min(int(self.n_neighbors), n_items))
+        )
+        return listed_rows(found, scores, n_items)
 
     def _compared(self, axis):
-        """Return the index of items, or of users, by their weighted values."""
+        if axis == "users":
+            return super()._compared(axis)
         X = with_one_index_type(self._histories_of(np.arange(self._n_users)))
-        return self._index(axis, self._weighted(X) if axis == "items" else normalize(X), 0)
+        return self._index(axis, self._weighted(X), 0)
 
     def _weighted(self, X):
         """Return the weighted values of items, (n_items, n_users) CSR."""
@@ -177,41 +139,6 @@ class ItemKNNRecommender(BaseRecommender):
         k1, b = float(self.bm25_k1), float(self.bm25_b)
         lengths = np.repeat(1 - b + b * totals / totals.mean(), np.diff(rows.indptr))
         return with_data(rows, of_users * rows.data * (k1 + 1) / (rows.data + k1 * lengths))
-
-    def _check_vectors(self, learned):
-        found = learned.get("similarity_")
-        n_items = self.n_features_in_
-        fits = isinstance(found, sparse.csr_array) and found.shape == (n_items, n_items)
-        learned.require(fits, "similarity_", f"is no csr_array of shape {(n_items, n_items)}")
-        learned.array("similarity_.data", (None,), value=found.data)
-        learned.array("similarity_.indptr", (n_items + 1,), "i", found.indptr)
-        learned.indices("similarity_.indices", found.indices, n_items)
-
-    def explain(self, user, item, X=None):
-        """Return how much each item of a user's history contributes to a score: its similarity.
-
-        Parameters
-        ----------
-        user : int
-            A user seen in ``fit``; or, with ``X``, a row of it.
-        item : int
-            The item whose score is explained.
-        X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
-            Histories of users.
-
-        Returns
-        -------
-        explanation : Bunch
-            ``history``, the user's items in descending order of ``contributions``; ``rest``, zero
-            up to rounding; and ``score``, the sum of both. As in ``predict_pairs``, the score of a
-            user without history is the share of users that have the item, and that of an item
-            without users is -inf; it is all rest.
-        """
-        return self._explain(user, item, X)
-
-    def _contributions(self, query, history, item):
-        similarities = self.similarity_[history.indices][:, [item]].toarray().ravel()
-        return history.data.astype(np.float64) * similarities
 
 
 def with_data(rows, data):

@@ -7,6 +7,7 @@ negatives drawn as by any other backend.
 """
 
 import numpy as np
+from scipy import sparse
 
 from freqfm.backends.base import Backend, Exclusions, FieldWeights, Tower
 
@@ -22,6 +23,14 @@ from .steps import TableEpochs
 from .word2vec import Word2VecEpochs
 
 __all__ = ["NumpyBackend"]
+
+
+def dense_rows(rows, n_columns):
+    """Return rows of a sparse matrix, Histories or Candidates, as a float64 array."""
+    indptr, indices = rows[:2]
+    values = rows.weights if hasattr(rows, "weights") else np.ones(len(indices))
+    shape = len(indptr) - 1, n_columns
+    return sparse.csr_array((values, indices, indptr), shape=shape).toarray().astype(np.float64)
 
 
 class NumpyBackend(Backend):
@@ -135,6 +144,27 @@ class NumpyBackend(Backend):
         indptr = np.append(0, np.cumsum(hidden.sum(axis=1)))
         excluded = Exclusions(indptr, np.nonzero(hidden)[1], excluded.for_all)
         return self.top_k(queries, items, k, excluded, unit_columns, n_threads)
+
+    def sparse_top_k(self, queries, columns, k, lists, n_threads):
+        """Return the items with the largest positive dot products for sparse queries."""
+        n_queries, n_items = len(queries.starts) - 1, len(lists.allowed)
+        dense = dense_rows(queries, len(columns.starts) - 1) @ dense_rows(columns, n_items)
+        hidden = np.ones((n_queries, n_items), dtype=bool) & ~lists.allowed
+        hidden |= dense_rows(lists.excluded, n_items) != 0
+        if lists.has_candidates:
+            hidden |= dense_rows(lists.candidates, n_items) == 0
+        found = np.where(hidden | (dense <= 0), -np.inf, dense).astype(np.float32)
+        order = np.argsort(-found, axis=1, kind="stable")[:, :k].astype(np.int32)
+        best = np.take_along_axis(found, order, axis=1)
+        order[best == -np.inf] = -1
+        return order, best
+
+    def sparse_blocks(self, matrix, items, n_threads):
+        """Return the rows and columns of lists of items of a matrix."""
+        dense = dense_rows(matrix, len(matrix.starts) - 1)
+        there = (items >= 0)[:, :, None] & (items >= 0)[:, None]
+        blocks = dense[items[:, :, None], items[:, None]]
+        return np.where(there, blocks, 0).astype(np.float32)
 
     # Random numbers.
 

@@ -1,0 +1,252 @@
+"""EASE: a regression of every item on the others, in closed form."""
+
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
+
+import numpy as np
+from joblib import Parallel, delayed
+from scipy import sparse
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from freqfm import backends
+from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
+from freqfm._input.rows import with_one_index_type
+from freqfm._input.validation import canonical_csr, check_memory, count_threads
+from freqfm._threads import single_threaded_blas
+from freqfm.estimators.recommenders.index import rows_of, sparse_top_k
+from freqfm.estimators.recommenders.item_weights import ItemWeightsRecommender, listed_rows
+
+# With n_neighbors="auto" all items are neighbors up to this many, else this many are.
+_MOST_EXACT = 4096
+_N_NEIGHBORS = 100
+
+# Products with so many times as many items as an item has neighbors are kept.
+_KEPT = 4
+
+# Popular items are neighbors of many: products are divided by this power of their sums of squares.
+_POPULARITY_POWER = 0.3
+
+# Numbers of the systems of equations that a thread solves at a time.
+_BLOCK_SIZE = 1 << 21
+
+_REAL = [Interval(Real, None, None, closed="neither")]
+_SHARE = [Interval(Real, 0, 1, closed="left")]
+
+
+@dataclass(eq=False, repr=False)
+class EASERecommender(ItemWeightsRecommender):
+    """EASE, embarrassingly shallow autoencoders: every item is regressed on the others.
+
+    The score of an item is a weighted sum over the user's items, and the weights are those of a
+    ridge regression that predicts the item's interactions by those of the other items [1]_. There
+    is nothing to train in epochs and nothing random, and users who were not there in ``fit`` are
+    scored as all others.
+
+    Parameters
+    ----------
+    regularization : float or "auto", default="auto"
+        Penalty on squared weights, the same for all items. "auto" is twice the mean number of items
+        of users who have any: the more items a user has, the more the regressions have to share
+        among.
+    dropout : float, default=0.5
+        Share of a history's items that regressions have to do without, on average: adds
+        ``dropout / (1 - dropout)`` times the sum of squares of an item to its penalty, so that
+        weights from popular items are not too certain (EDLAE [2]_).
+    user_power : float, default=0.3
+        Users of n items are weighted by n^-user_power, so that those who have many do not decide
+        alone.
+    item_power : float, default=0.0
+        Weights from item i to item j are multiplied by (n_i / n_j)^item_power, with the sums of
+        squares n of the items: above 0, less popular items are recommended. With ``user_power``
+        this is the normalisation by counts of DAN [3]_.
+    diagonal : float, default=0.0
+        The largest weight of an item from itself. Above 0, regressions of items that the others
+        predict badly are penalised less (RDLAE [4]_).
+    n_neighbors : int, "auto" or None, default="auto"
+        Items that each item is regressed on: those most similar to it, or all for None, which takes
+        time cubic in the number of items. "auto" is None for at most 4,096 items, else 100.
+    n_recommendations : int, default=10
+        Number of items that ``predict`` returns, and the k of NDCG in ``score``.
+    n_jobs : int, default=None
+        Threads, at most one per core; None uses all cores. The result does not depend on it.
+
+    Attributes
+    ----------
+    regularization_ : float
+        The penalty that was used.
+    item_weights_ : csr_array of shape (n_items, n_items), float32
+        Row i has what an interaction with item i adds to the score of each item.
+    item_counts_ : ndarray of shape (n_items,)
+        How many users have each item.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Only if X is a DataFrame whose columns are named by strings.
+
+    Raises
+    ------
+    ValueError
+        If the data cannot be learned from, or if the products of all pairs of items do not fit into
+        memory.
+
+    See Also
+    --------
+    ItemKNNRecommender : Similarities of items in place of regressions.
+    MFRecommender : Vectors of users and items, trained in epochs.
+
+    Notes
+    -----
+    With the values X, whose rows are weighted as above, G = X'X and the penalties c_i =
+    regularization_ + dropout / (1 - dropout) G_ii, let P be the inverse of G + diag(c). The weight
+    from i to j is -P_ij / P_jj [1]_; with ``diagonal`` > 0 it is -P_ij times (1 - diagonal) / P_jj,
+    or times c_j where 1 - c_j P_jj would be at most ``diagonal`` [4]_.
+
+    With neighbors, P is the inverse for item j and its neighbors alone: those items i with the
+    largest G_ij / G_ii^0.3. Products in G with other items than the ``4 n_neighbors`` first ones by
+    this order count as 0 there. Time and quality: :doc:`results </results_recommenders>`.
+
+    ``recommend`` returns only items with a positive score, and -1 where there are too few.
+    ``transform`` returns the rows of ``X`` themselves, a sparse matrix. ``similar_items`` and
+    ``similar_users`` compare cosines of the columns and rows of ``X``.
+
+    Time is O(n_items n_neighbors^3 + sum of squared lengths of histories). Memory: 8 bytes for each
+    neighbor, and about 100 more while ``fit`` runs; for all items as neighbors 8 bytes for each
+    pair of items, and 32 in ``fit``; and for each interaction 4 bytes, or 8 if the values of ``X``
+    are not all one.
+
+    References
+    ----------
+    .. [1] H. Steck. "Embarrassingly Shallow Autoencoders for Sparse Data". WWW 2019, equation (8).
+    .. [2] H. Steck. "Autoencoders that don't overfit towards the Identity". NeurIPS 2020.
+    .. [3] S. Park, J. Yoon, H. Kim, J. Lee. "Why is Normalization Necessary for Linear
+       Recommenders?" SIGIR 2025.
+    .. [4] J. Moon, H. Kim, J. Lee. "It's Enough: Relaxing Diagonal Constraints in Linear
+       Autoencoders for Recommendation". SIGIR 2023.
+
+    Examples
+    --------
+    >>> from freqfm import EASERecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> X = make_interactions(200, 100, random_state=0)
+    >>> model = EASERecommender().fit(X)
+    >>> items, scores = model.recommend(users=[0, 1], n_recommendations=3)
+    >>> items.shape
+    (2, 3)
+    """
+
+    _parameter_constraints = {
+        "regularization": [*NON_NEGATIVE, StrOptions({"auto"})],
+        "dropout": _SHARE,
+        "user_power": _REAL,
+        "item_power": _REAL,
+        "diagonal": _SHARE,
+        "n_neighbors": [*POSITIVE_INTEGER, None, StrOptions({"auto"})],
+        "n_recommendations": POSITIVE_INTEGER,
+        "n_jobs": [Integral, None],
+    }
+
+    regularization: float | str = "auto"
+    _: KW_ONLY
+    dropout: float = 0.5
+    user_power: float = 0.3
+    item_power: float = 0.0
+    diagonal: float = 0.0
+    n_neighbors: int | str | None = "auto"
+    n_recommendations: int = 10
+    n_jobs: int | None = None
+
+    def _item_weights(self, X):
+        n_items = X.shape[1]
+        weighted = self._weighted(X)
+        squares = np.bincount(X.indices, weighted.data * X.data.astype(np.float64), n_items)
+        self.regularization_ = self.regularization
+        if self.regularization == "auto":
+            self.regularization_ = 2 * X.nnz / np.count_nonzero(np.diff(X.indptr))
+        penalties = self.regularization_ + squares * (self.dropout / (1 - self.dropout))
+        n_neighbors = self.n_neighbors
+        if n_neighbors == "auto":
+            n_neighbors = None if n_items <= _MOST_EXACT else _N_NEIGHBORS
+        if n_neighbors is None:
+            weights, left = _regress_on_all(X, weighted, squares + penalties)
+        else:
+            k, n_threads = min(int(n_neighbors), n_items), count_threads(self.n_jobs)
+            gram = _products_of_similar(X, weighted, squares, k, n_threads)
+            weights, left = _regress_on_similar(*gram, squares + penalties, k, n_threads)
+        # The penalty's share of what the other items leave of an item, c_j P_jj.
+        shares = penalties / np.maximum(left, np.finfo(np.float32).tiny)
+        scales = np.where(1 - shares > self.diagonal, 1 - self.diagonal, shares)
+        counts = np.maximum(squares, 1) ** self.item_power
+        weights.data *= np.repeat(counts, np.diff(weights.indptr)).astype(np.float32)
+        weights.data *= (scales / counts).astype(np.float32)[weights.indices]
+        return weights
+
+    def _weighted(self, X):
+        """Return rows weighted by their lengths; the mean weight of an interaction is 1."""
+        lengths = np.diff(X.indptr)
+        of_users = np.maximum(lengths, 1.0) ** -self.user_power
+        of_users *= X.nnz / (of_users @ lengths)
+        weighted = X.copy()
+        weighted.data = (X.data * np.repeat(of_users, lengths)).astype(np.float32)
+        return with_one_index_type(weighted)
+
+
+def _regress_on_all(X, weighted, diagonal):
+    """Return the weights between all items, and 1 / P_jj."""
+    n_items = len(diagonal)
+    check_memory(
+        4 * n_items**2,
+        f"n_neighbors=None for {n_items:,} items",
+        "Set n_neighbors, to 100 for instance.",
+    )
+    gram = (with_one_index_type(X).T @ weighted).toarray().astype(np.float64)
+    gram[np.diag_indices(n_items)] = np.where(diagonal > 0, diagonal, 1)
+    with single_threaded_blas():
+        inverse = np.linalg.inv(gram)
+    left = 1 / np.diag(inverse)
+    weights = -inverse * left
+    np.fill_diagonal(weights, 0)
+    return sparse.csr_array(weights.astype(np.float32)), left
+
+
+def _products_of_similar(X, weighted, squares, k, n_threads):
+    """Return a symmetric matrix of products of similar items; the similar ones and their products.
+
+    These have shape (n_items, k), with the item -1 where there are fewer.
+    """
+    n_items = len(squares)
+    scales = np.where(squares > 0, squares, 1) ** -_POPULARITY_POWER
+    scaled = with_one_index_type(X).copy()
+    scaled.data = (scaled.data * scales[scaled.indices]).astype(np.float32)
+    found, products = sparse_top_k(
+        weighted.T.tocsr(),
+        scaled.T,
+        min(_KEPT * k, n_items),
+        exclude=canonical_csr(sparse.eye(n_items, dtype=np.float32)),
+        n_threads=n_threads,
+    )
+    products = np.where(found >= 0, products / scales[found], 0).astype(np.float32)
+    gram = with_one_index_type(canonical_csr(listed_rows(found, products, n_items)))
+    gram = canonical_csr(gram.maximum(gram.T.tocsr()))
+    return gram, found[:, :k].copy(), products[:, :k].copy()
+
+
+def _regress_on_similar(gram, similar, products, diagonal, k, n_threads):
+    """Return the weights of each item from its similar ones, and 1 / P_jj."""
+    n_items = len(diagonal)
+    backend, rows, left = backends.get("cpu"), rows_of(gram), diagonal.copy()
+    step = max(1, _BLOCK_SIZE // k**2)
+    # For the places without an item.
+    diagonal = np.append(np.where(diagonal > 0, diagonal, 1), 1).astype(np.float32)
+
+    def solve(begin):
+        part = slice(begin, begin + step)
+        blocks = backend.sparse_blocks(rows, similar[part], 1)
+        blocks[:, np.arange(k), np.arange(k)] = diagonal[similar[part]]
+        solved = np.linalg.solve(blocks, products[part, :, None])[..., 0]
+        left[part] -= (products[part] * solved).sum(axis=1)
+        products[part] = solved
+
+    with single_threaded_blas():
+        parts = range(0, n_items, step)
+        Parallel(n_threads, prefer="threads")(delayed(solve)(begin) for begin in parts)
+    return canonical_csr(listed_rows(similar, products, n_items).T), left

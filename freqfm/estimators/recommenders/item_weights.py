@@ -1,0 +1,107 @@
+"""Base class of recommenders whose scores are sums of weights from item to item."""
+
+from abc import abstractmethod
+
+import numpy as np
+from scipy import sparse
+from sklearn.preprocessing import normalize
+
+from freqfm._input.rows import with_one_index_type
+from freqfm._input.validation import canonical_csr
+from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
+from freqfm.estimators.training import attempt
+
+
+class ItemWeightsRecommender(BaseRecommender):
+    """Recommenders that score an item by its weights from the items that the user has.
+
+    ``item_weights_[i, j]`` is what an interaction with item i adds to the score of item j. Users
+    have no vectors of their own, so those who were not there in ``fit`` are scored as all others.
+    A subclass defines ``_item_weights``.
+    """
+
+    _keeps_weights = True
+    # Predictions are sparse products, of the CPU.
+    device = "cpu"
+
+    @abstractmethod
+    def _item_weights(self, X):
+        """Return the weights that are learned from a canonical matrix, (n_items, n_items) CSR."""
+
+    def fit(self, X, y=None):
+        """Learn the weights between items.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+            Interactions; values are their weights, added up where a sparse matrix holds a pair
+            several times. Rows and columns may be empty.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+        """
+        self._validate_params()
+        with attempt(self):
+            X = self._validate_history(X, reset=True)
+            refuse_empty(X)
+            self._remember(X)
+            self.item_weights_ = with_one_index_type(canonical_csr(self._item_weights(X)))
+        return self
+
+    @property
+    def _n_features_out(self):
+        return self.n_features_in_
+
+    def _fold_in_rows(self, X):
+        return with_one_index_type(X)
+
+    def _item_index(self):
+        return self._index("items", self.item_weights_.T, 0)
+
+    def _compared(self, axis):
+        X = with_one_index_type(self._histories_of(np.arange(self._n_users)))
+        return self._index(axis, normalize(X.T.tocsr() if axis == "items" else X), 0)
+
+    def _check_vectors(self, learned):
+        found = learned.get("item_weights_")
+        n_items = self.n_features_in_
+        fits = isinstance(found, sparse.csr_array) and found.shape == (n_items, n_items)
+        learned.require(fits, "item_weights_", f"is no csr_array of shape {(n_items, n_items)}")
+        learned.array("item_weights_.data", (None,), value=found.data)
+        learned.array("item_weights_.indptr", (n_items + 1,), "i", found.indptr)
+        learned.indices("item_weights_.indices", found.indices, n_items)
+
+    def explain(self, user, item, X=None):
+        """Return how much each item of a user's history contributes to a score: its weight.
+
+        Parameters
+        ----------
+        user : int
+            A user seen in ``fit``; or, with ``X``, a row of it.
+        item : int
+            The item whose score is explained.
+        X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
+            Histories of users.
+
+        Returns
+        -------
+        explanation : Bunch
+            ``history``, the user's items in descending order of ``contributions``; ``rest``, zero
+            up to rounding; and ``score``, the sum of both. As in ``predict_pairs``, the score of a
+            user without history is the share of users that have the item, and that of an item
+            without users is -inf; it is all rest.
+        """
+        return self._explain(user, item, X)
+
+    def _contributions(self, query, history, item):
+        weights = self.item_weights_[history.indices][:, [item]].toarray().ravel()
+        return history.data.astype(np.float64) * weights
+
+
+def listed_rows(items, values, n_items):
+    """Return the CSR matrix of a list of items for each row, -1 for none, and of their values."""
+    kept = items >= 0
+    indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+    return sparse.csr_array((values[kept], items[kept], indptr), shape=(len(items), n_items))
