@@ -34,7 +34,10 @@ if TYPE_CHECKING:
         FFMClassifier as FFMClassifier,
         FFMRegressor as FFMRegressor,
     )
-    from freqfm.estimators.fm.fields import column_fields as column_fields
+    from freqfm.estimators.fm.fields import (
+        WithFields as WithFields,
+        column_fields as column_fields,
+    )
     from freqfm.estimators.fm.fwfm import (
         FwFMClassifier as FwFMClassifier,
         FwFMRegressor as FwFMRegressor,
@@ -73,6 +76,7 @@ _LAZY = {
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",
     "InteractionRecommender": "freqfm.estimators.interactions.recommender",
     "Word2Vec": "freqfm.estimators.word2vec.model",
+    "WithFields": "freqfm.estimators.fm.fields",
     "column_fields": "freqfm.estimators.fm.fields",
     "backbones": None,
     "callbacks": None,

@@ -44,6 +44,7 @@ class ShardedFM(OnCluster):
         rows = ShardedRows(cluster, shards, homes, n_outputs, sizes)
         self._take_features(cluster.gather(rows.of_shards(_shards.Shard.features)), reset)
         if reset:
+            self._take_fields(X, reset)
             self._check_size(n_outputs)
         return rows, None, optimizer
 

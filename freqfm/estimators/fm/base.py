@@ -38,6 +38,7 @@ from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm._warnings import warn_user
 from freqfm.backends.base import FMWeights
+from freqfm.estimators.fm.fields import with_fields_of
 from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
@@ -221,6 +222,9 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         """Return the negative mean loss of validation rows."""
         return -mean_loss(self._loss, self._of_classes, scores, target, weight)
 
+    def _take_fields(self, X, reset):
+        """Set the fields of columns, or compare them; for machines that have fields."""
+
     def _encode_and_check(self, y, classes, reset):
         target, labels = self._encode_target(y, classes, reset)
         self._loss.check_target(target)
@@ -345,6 +349,8 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         in_refit = unfinished is not None and unfinished["phase"] == 1
         with release_signals():
             rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
+            if not reset:
+                self._take_fields(X, reset)
             validated = self._with_given_validation(rows, *validation)
             folds = [validated] if validated else self._split(rows, labels)
             del labels
@@ -374,11 +380,13 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             if reset:
                 self.n_features_in_ = survey.n_features
                 self._seed = draw_seed(self.random_state)
+                self._take_fields(stream, reset)
                 self._check_size(len(sums))
                 self.token_counts_ = survey.counts
                 self._draw_model(sums, survey.counts, optimizer)
             else:
                 self._check_learned()
+                self._take_fields(stream, reset)
                 self.token_counts_ = survey.counts_for(self.n_features_in_)
                 self._prepare_to_continue(optimizer)
             hashed, data = survey.hashed(), {"X": stream, "y": None}
@@ -420,7 +428,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             self.__dict__.pop("_unfinished", None)
             with release_signals():
                 if n_features is not None:
-                    X = widen("X", X, n_features)
+                    X = with_fields_of(X, widen("X", X, n_features))
                     if not reset:
                         self._grow(int(n_features))
                 rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
@@ -429,6 +437,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
                     self._init_model(rows, counts, optimizer)
                     self.token_counts_ = np.zeros_like(counts)
                 else:
+                    self._take_fields(X, reset)
                     self._prepare_to_continue(optimizer)
                 part = self._part_of(rows, optimizer)
                 if not reset:
@@ -515,9 +524,11 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         """Check the input; return the rows, labels to stratify by or None, and the optimizer."""
         if not reset:
             self._check_learned()
+        given = X
         X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
         target, labels = self._encode_and_check(y, classes, reset)
         if reset:
+            self._take_fields(given, reset)
             self._check_size(len(target))
             warn_of_large_values(self, X)
         sample_weight = validate_weights(sample_weight, X)

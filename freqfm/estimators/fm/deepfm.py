@@ -28,11 +28,13 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
         Sizes of the tower's hidden layers. Without any, ``()``, there is no tower: the model is an
         :class:`FMClassifier`, bit for bit, and ``fields``, ``layer_optimizer``,
         ``alpha_layers`` and ``dropout`` have no effect.
-    fields : array-like of shape (n_features,), default=None
+    fields : array-like of shape (n_features,), callable or None, default=None
         The field of each column, as integers or strings; a field is the set of columns that come
-        from one original variable. :func:`column_fields` reads it from a fitted encoder. The
-        tower's input is then the sum of x_i v_i over each field's columns, concatenated. With None
-        the input is the pooled interactions, d numbers, as in NFM.
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
+        gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
+        takes the fields that the rows of :class:`WithFields` carry. The tower's
+        input is then the sum of x_i v_i over each field's columns, concatenated. Without fields it
+        is the pooled interactions, d numbers, as in NFM.
     loss : "log" or Loss, default="log"
         The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
@@ -165,6 +167,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
     --------
     DeepFMRegressor : The same model for real targets.
     FMClassifier : The model without a tower.
+    WithFields : An encoder whose rows carry their fields.
     column_fields : The fields, from a fitted encoder.
 
     Notes
@@ -232,11 +235,13 @@ class DeepFMRegressor(RealTargets, FactorsWithTower):
         Sizes of the tower's hidden layers. Without any, ``()``, there is no tower: the model is an
         :class:`FMRegressor`, bit for bit, and ``fields``, ``layer_optimizer``,
         ``alpha_layers`` and ``dropout`` have no effect.
-    fields : array-like of shape (n_features,), default=None
+    fields : array-like of shape (n_features,), callable or None, default=None
         The field of each column, as integers or strings; a field is the set of columns that come
-        from one original variable. :func:`column_fields` reads it from a fitted encoder. The
-        tower's input is then the sum of x_i v_i over each field's columns, concatenated. With None
-        the input is the pooled interactions, d numbers, as in NFM.
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
+        gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
+        takes the fields that the rows of :class:`WithFields` carry. The tower's
+        input is then the sum of x_i v_i over each field's columns, concatenated. Without fields it
+        is the pooled interactions, d numbers, as in NFM.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
         from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
@@ -362,6 +367,7 @@ class DeepFMRegressor(RealTargets, FactorsWithTower):
     --------
     DeepFMClassifier : The same model for classes.
     FMRegressor : The model without a tower.
+    WithFields : An encoder whose rows carry their fields.
     column_fields : The fields, from a fitted encoder.
 
     Notes

@@ -22,10 +22,12 @@ class FFMClassifier(ClassTargets, FieldAwareFactors):
     ----------
     n_components : int, default=4
         Length d of the vectors v_{i,f}, the rank of the interactions of two fields.
-    fields : array-like of shape (n_features,), default=None
+    fields : array-like of shape (n_features,), callable or None, default=None
         The field of each column, as integers or strings; a field is the set of columns that come
-        from one original variable. :func:`column_fields` reads it from a fitted encoder. None makes
-        each column a field of its own, for up to 256 columns.
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
+        gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
+        takes the fields that the rows of :class:`WithFields` carry. With other
+        rows it makes each column a field of its own, for up to 256 columns.
     loss : "log" or Loss, default="log"
         The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
@@ -144,6 +146,7 @@ class FFMClassifier(ClassTargets, FieldAwareFactors):
     --------
     FFMRegressor : The same model for real targets.
     FMClassifier : One vector for each feature.
+    WithFields : An encoder whose rows carry their fields.
     column_fields : The fields, from a fitted encoder.
 
     Notes
@@ -200,10 +203,12 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
     ----------
     n_components : int, default=4
         Length d of the vectors v_{i,f}, the rank of the interactions of two fields.
-    fields : array-like of shape (n_features,), default=None
+    fields : array-like of shape (n_features,), callable or None, default=None
         The field of each column, as integers or strings; a field is the set of columns that come
-        from one original variable. :func:`column_fields` reads it from a fitted encoder. None makes
-        each column a field of its own, for up to 256 columns.
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
+        gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
+        takes the fields that the rows of :class:`WithFields` carry. With other
+        rows it makes each column a field of its own, for up to 256 columns.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
         from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
@@ -316,6 +321,7 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
     --------
     FFMClassifier : The same model for classes.
     FMRegressor : One vector for each feature.
+    WithFields : An encoder whose rows carry their fields.
     column_fields : The fields, from a fitted encoder.
 
     Notes

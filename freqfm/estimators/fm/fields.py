@@ -1,15 +1,23 @@
-"""The field of each column, from the encoder that has made the columns."""
+"""The field of each column: from encoders, rows that carry fields, or the parameter ``fields``."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._input.ids import check_present, unique_codes
+from freqfm._input.validation import as_array, as_float_csr
+from freqfm._versions import VersionStamp
 from freqfm.datasets import IncrementalOneHotEncoder
 
 
@@ -24,14 +32,15 @@ def column_fields(transformer: Any) -> np.ndarray:
     Parameters
     ----------
     transformer : transformer object
-        A fitted ``OneHotEncoder``, ``IncrementalOneHotEncoder``, ``KBinsDiscretizer`` or
-        ``ColumnTransformer``, or a ``Pipeline`` that ends with one of them.
+        A fitted ``OneHotEncoder``, ``IncrementalOneHotEncoder``, ``KBinsDiscretizer``,
+        ``ColumnTransformer`` or :class:`WithFields`, or a ``Pipeline`` that ends with one of them.
 
     Returns
     -------
     fields : ndarray of shape (n_columns,)
         Numbers from 0 on, for the parameter ``fields`` of :class:`DeepFMClassifier`,
-        :class:`FFMClassifier`, :class:`FwFMClassifier` and their regressors.
+        :class:`FFMClassifier`, :class:`FwFMClassifier` and their regressors. In a pipeline that
+        is cross-validated use :class:`WithFields` instead.
 
     Raises
     ------
@@ -51,10 +60,10 @@ def column_fields(transformer: Any) -> np.ndarray:
     fields = _fields(transformer)
     if fields is None:
         raise TypeError(
-            f"column_fields reads a OneHotEncoder, IncrementalOneHotEncoder, KBinsDiscretizer or "
-            f"ColumnTransformer, or a pipeline that ends with one of them; got "
-            f"{type(transformer).__name__}. Give fields as an array instead: the field of each "
-            f"column of X."
+            f"The fields of columns are read from a OneHotEncoder, IncrementalOneHotEncoder, "
+            f"KBinsDiscretizer, ColumnTransformer or WithFields, or a pipeline that ends with one "
+            f"of them; got {type(transformer).__name__}. Give fields as an array instead: the "
+            f"field of each column of X."
         )
     return fields
 
@@ -107,9 +116,238 @@ def _of_column_transformer(transformer):
     return np.concatenate(fields) if fields else np.empty(0, dtype=np.int64)
 
 
+def _has(method):
+    """Return whether a ``WithFields`` has a method because its encoder does."""
+    return lambda self: hasattr(self.encoder, method)
+
+
+@dataclass(eq=False, repr=False)
+class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
+    """An encoder whose rows carry the field of each column.
+
+    A machine with ``fields=None`` that follows in a ``Pipeline`` takes them from its rows, so that
+    each fold of a cross-validation has those of its own columns.
+
+    Parameters
+    ----------
+    encoder : transformer object
+        Whatever :func:`column_fields` reads: a ``OneHotEncoder``, ``IncrementalOneHotEncoder``,
+        ``KBinsDiscretizer``, ``ColumnTransformer``, or a ``Pipeline`` that ends with one of them.
+
+    Attributes
+    ----------
+    encoder_ : transformer object
+        The fitted encoder.
+    fields_ : ndarray of shape (n_columns,)
+        The field of each column, numbers from 0 on.
+    n_features_in_ : int
+        Number of columns to encode, if the encoder has it.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, if the encoder has them.
+
+    See Also
+    --------
+    column_fields : The fields, without a pipeline.
+
+    Notes
+    -----
+    The rows are float32 CSR. They keep their fields when rows or columns are selected
+    (``rows[:100]``, ``SelectKBest``), not in other steps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import OneHotEncoder
+    >>> from freqfm import DeepFMClassifier, WithFields
+    >>> rows = np.random.default_rng(0).integers(0, 40, (400, 3))
+    >>> y = (rows[:, 0] + rows[:, 1]) % 2
+    >>> encoder = WithFields(OneHotEncoder(handle_unknown="ignore"))
+    >>> model = make_pipeline(encoder, DeepFMClassifier(max_iter=3, random_state=0))
+    >>> cross_val_score(model, rows, y, cv=2).shape
+    (2,)
+    >>> model.fit(rows, y)[-1].fields_.max()
+    np.int32(2)
+    """
+
+    encoder: Any
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.encoder).input_tags
+        tags.target_tags = get_tags(self.encoder).target_tags
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "encoder_")
+
+    @property
+    def n_features_in_(self):
+        """Number of columns to encode."""
+        return self._of_encoder("n_features_in_")
+
+    @property
+    def feature_names_in_(self):
+        """Names of the columns to encode."""
+        return self._of_encoder("feature_names_in_")
+
+    def _of_encoder(self, name):
+        if "encoder_" not in vars(self):
+            raise AttributeError(f"WithFields has no {name} before fit")
+        return getattr(self.encoder_, name)
+
+    def fit(self, X, y=None):
+        """Fit a copy of the encoder.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), default=None
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        TypeError
+            If :func:`column_fields` does not read the encoder.
+        """
+        return self._fitted(clone(self.encoder).fit(X, y))
+
+    def _fitted(self, encoder):
+        self.fields_ = column_fields(encoder)
+        self.encoder_ = encoder
+        return self
+
+    def fit_transform(self, X, y=None):
+        """Fit a copy of the encoder, and return the encoded rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), default=None
+
+        Returns
+        -------
+        rows : csr_array of shape (n_samples, n_columns), dtype float32
+        """
+        encoder = clone(self.encoder)
+        rows = encoder.fit_transform(X, y)
+        return self._fitted(encoder)._with_fields(rows)
+
+    def transform(self, X):
+        """Return the encoded rows, with the field of each column.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        rows : csr_array of shape (n_samples, n_columns), dtype float32
+            Its attribute ``fields`` is an array of shape (n_columns,).
+        """
+        check_is_fitted(self)
+        return self._with_fields(self.encoder_.transform(X))
+
+    def _with_fields(self, rows):
+        return FieldRows.of(as_float_csr(rows, "The encoder's output"), self.fields_)
+
+    @available_if(_has("get_feature_names_out"))
+    def get_feature_names_out(self, input_features=None):
+        """Return the names of the columns, those of the encoder.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+
+        Returns
+        -------
+        names : ndarray of shape (n_columns,), dtype object
+        """
+        check_is_fitted(self)
+        return self.encoder_.get_feature_names_out(input_features)
+
+
+class FieldRows(sparse.csr_array):
+    """Rows that carry the field of each column, ``fields``; None where they were lost."""
+
+    fields = None
+
+    @classmethod
+    def of(cls, rows, fields):
+        """Return rows in CSR with fields."""
+        found = cls(rows)
+        found.fields = fields
+        return found
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        if self.fields is not None and isinstance(found, FieldRows) and found.ndim == 2:
+            columns = key[1] if isinstance(key, tuple) and len(key) == 2 else slice(None)
+            if not isinstance(columns, (int, np.integer)):
+                found.fields = self.fields[columns].reshape(-1)
+        return found
+
+
+def with_fields_of(given, rows):
+    """Return rows with the fields that ``given`` carries, if any."""
+    return FieldRows.of(rows, given.fields) if isinstance(given, FieldRows) else rows
+
+
+def resolve_fields(fields, X, n_features):
+    """Return the field of each column as a number from 0 on, int32, or None without fields.
+
+    Parameters
+    ----------
+    fields : array-like of shape (n_features,), callable or None
+        A callable gets ``X`` and returns an array. None takes the fields that ``X`` carries.
+    X : object
+        As given to the method of the estimator: rows, a stream or a collection of Dask.
+    n_features : int
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there is not one field, an integer or a string, for each column.
+    """
+    origin = "fields"
+    if callable(fields):
+        fields, origin = fields(X), "fields(X)"
+    elif fields is None and isinstance(X, FieldRows):
+        fields, origin = X.fields, "X.fields"
+        if fields is None:
+            raise ValueError(
+                "X comes from WithFields, but what followed has lost the fields of its columns; "
+                "move that step before the encoder, or give fields as an array or a callable."
+            )
+    elif fields is None:
+        return None
+    given = as_array(origin, fields)
+    if given.shape != (n_features,):
+        raise ValueError(
+            f"{origin} has shape {given.shape}, but X has {n_features} features; give the field of "
+            f"every column, as freqfm.column_fields(encoder) returns it. In a pipeline, whose "
+            f"columns differ from fit to fit, leave fields=None and wrap the encoder in "
+            f"freqfm.WithFields."
+        )
+    if given.dtype.kind not in "iuUSO":
+        raise TypeError(
+            f"{origin} must hold integers or strings, which name the field of each column; got "
+            f"{given.dtype}."
+        )
+    if given.dtype.kind == "O":
+        check_present(given, origin)
+    return unique_codes(given, origin)[1].astype(np.int32)
+
+
 _FIELDS_OF = {
     OneHotEncoder: _of_one_hot_encoder,
     IncrementalOneHotEncoder: _of_incremental_encoder,
     KBinsDiscretizer: _of_bins,
     ColumnTransformer: _of_column_transformer,
+    WithFields: lambda wrapper: wrapper.fields_,
 }

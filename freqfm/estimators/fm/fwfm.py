@@ -23,10 +23,12 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
     ----------
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
-    fields : array-like of shape (n_features,), default=None
+    fields : array-like of shape (n_features,), callable or None, default=None
         The field of each column, as integers or strings; a field is the set of columns that come
-        from one original variable. :func:`column_fields` reads it from a fitted encoder. With None
-        every column is a field of its own, of at most 256.
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
+        gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
+        takes the fields that the rows of :class:`WithFields` carry. With other
+        rows it makes each column a field of its own, for up to 256 columns.
     loss : "log" or Loss, default="log"
         The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
@@ -152,6 +154,7 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
     --------
     FwFMRegressor : The same model for real targets.
     FMClassifier : The model without weights of pairs.
+    WithFields : An encoder whose rows carry their fields.
     column_fields : The fields, from a fitted encoder.
 
     Notes
@@ -208,10 +211,12 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
     ----------
     n_components : int, default=16
         Length d of the factors v_i, the rank of the interactions.
-    fields : array-like of shape (n_features,), default=None
+    fields : array-like of shape (n_features,), callable or None, default=None
         The field of each column, as integers or strings; a field is the set of columns that come
-        from one original variable. :func:`column_fields` reads it from a fitted encoder. With None
-        every column is a field of its own, of at most 256.
+        from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
+        gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
+        takes the fields that the rows of :class:`WithFields` carry. With other
+        rows it makes each column a field of its own, for up to 256 columns.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
         from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
@@ -331,6 +336,7 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
     --------
     FwFMClassifier : The same model for classes.
     FMRegressor : The model without weights of pairs.
+    WithFields : An encoder whose rows carry their fields.
     column_fields : The fields, from a fitted encoder.
 
     Notes

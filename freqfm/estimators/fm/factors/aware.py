@@ -46,7 +46,6 @@ class FieldAwareFactors(FactorsByField):
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         n_features, d = self.n_features_in_, int(self.n_components)
-        self.fields_ = self._known_fields()
         n_fields = 1 + int(self.fields_.max())
         factors = aligned_zeros((n_outputs, n_features, n_fields, d))
         for table in factors.reshape(n_outputs, n_features, -1):
@@ -71,7 +70,7 @@ class FieldAwareFactors(FactorsByField):
         return {**shapes, "per_vector": (n_features, n_fields) if counted else (0, 0)}
 
     def _fewest_factors(self):
-        return int(self.n_components) * (1 + int(self._known_fields().max()))
+        return int(self.n_components) * (1 + int(self.fields_.max()))
 
     def _check_factors(self, learned, outputs, n_features):
         learned.array("fields_", (n_features,), "i")

@@ -2,39 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from freqfm.estimators.fm.factors.plain import PlainFactors
-from freqfm.estimators.fm.factors.tower import FactorsWithTower
+from freqfm.estimators.fm.fields import resolve_fields
 
 # Without ``fields`` every column is a field, and a row takes time for each pair of them.
 _MOST_COLUMNS = 256
 
 
+class FieldsParameter:
+    """The parameter ``fields`` and the attribute ``fields_``; before the class of the factors."""
+
+    def _fields_of(self, X):
+        """Return the field of each feature as a number from 0 on, or None."""
+        return resolve_fields(self.fields, X, self.n_features_in_)
+
+    def _take_fields(self, X, reset):
+        found = self._fields_of(X)
+        if reset:
+            self.fields_ = found
+        elif not np.array_equal(found, self.fields_):
+            raise ValueError(
+                "fields differ from those of the model to continue; set them back, or fit a new "
+                "model with warm_start=False."
+            )
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
-class FactorsByField(PlainFactors):
+class FactorsByField(FieldsParameter, PlainFactors):
     """Factors of features that all have a field: without ``fields`` each one of its own."""
 
     _parameter_constraints = {
         **PlainFactors._parameter_constraints,
-        "fields": ["array-like", None],
+        "fields": ["array-like", callable, None],
     }
 
-    fields: ArrayLike | None = None
+    fields: ArrayLike | Callable | None = None
 
-    def _known_fields(self):
-        """Return the field of each feature as a number from 0 on."""
-        fields, n_features = FactorsWithTower._encoded_fields(self), self.n_features_in_
+    def _fields_of(self, X):
+        fields, n_features = super()._fields_of(X), self.n_features_in_
         if fields is not None:
             return fields
         if n_features > _MOST_COLUMNS:
             raise ValueError(
                 f"fields=None makes every column of X a field, but X has {n_features} columns, and "
-                f"at most {_MOST_COLUMNS} can be fields that way. Give the field of each column, "
-                f"as freqfm.column_fields(encoder) returns it."
+                f"at most {_MOST_COLUMNS} can be fields that way. Wrap the encoder that makes "
+                f"X in freqfm.WithFields, or give the field of each column, as "
+                f"freqfm.column_fields(encoder) returns it."
             )
         return np.arange(n_features, dtype=np.int32)
 
@@ -47,11 +66,3 @@ class FactorsByField(PlainFactors):
             f"n_features={n_features} would add features to a model of {len(self.fields_)}, whose "
             f"fields are given one by one; hash new tokens into the known features."
         )
-
-    def _check_same_shape(self):
-        super()._check_same_shape()
-        if not np.array_equal(self._known_fields(), self.fields_):
-            raise ValueError(
-                "fields differ from those of the model to continue; set them back, or fit a new "
-                "model with warm_start=False."
-            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -11,27 +12,23 @@ from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE
-from freqfm._input.ids import check_present, unique_codes
-from freqfm._input.validation import (
-    as_array,
-    as_kernel_input,
-    layer_sizes,
-)
+from freqfm._input.validation import as_kernel_input, layer_sizes
 from freqfm.backends.base import Tower
 from freqfm.estimators.fm.factors.dense import FactorsWithDense
+from freqfm.estimators.fm.factors.fields import FieldsParameter
 from freqfm.optimizers import Optimizer
 
 _NO_FIELDS = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FactorsWithTower(FactorsWithDense):
+class FactorsWithTower(FieldsParameter, FactorsWithDense):
     """One vector for each feature, and dense layers on top of the vectors of a row."""
 
     _parameter_constraints = {
         **FactorsWithDense._parameter_constraints,
         "hidden_layer_sizes": ["array-like"],
-        "fields": ["array-like", None],
+        "fields": ["array-like", callable, None],
         "layer_optimizer": "no_validation",
         "alpha_layers": NON_NEGATIVE,
         "dropout": [Interval(Real, 0, 1, closed="left")],
@@ -42,7 +39,7 @@ class FactorsWithTower(FactorsWithDense):
     )
 
     hidden_layer_sizes: ArrayLike = (64,)
-    fields: ArrayLike | None = None
+    fields: ArrayLike | Callable | None = None
     layer_optimizer: str | Optimizer = "adam"
     alpha_layers: float = 30.0
     dropout: float = 0.5
@@ -58,25 +55,6 @@ class FactorsWithTower(FactorsWithDense):
         layers = _layers_of(self._layer_widths, self._dense)
         return [layer[0] if len(layer) == 1 else layer for layer in layers]
 
-    def _encoded_fields(self):
-        """Return the field of each feature as a number from 0 on, or None."""
-        if self.fields is None:
-            return None
-        given = as_array("fields", self.fields)
-        if given.shape != (self.n_features_in_,):
-            raise ValueError(
-                f"fields has shape {given.shape}, but X has {self.n_features_in_} features; give "
-                f"the field of every column, as freqfm.column_fields(encoder) returns it."
-            )
-        if given.dtype.kind not in "iuUSO":
-            raise TypeError(
-                f"fields must hold integers or strings, which name the field of each column; got "
-                f"{given.dtype}."
-            )
-        if given.dtype.kind == "O":
-            check_present(given, "fields")
-        return unique_codes(given, "fields")[1].astype(np.int32)
-
     def _widths(self, fields):
         """Return the widths of the input and of every layer, according to the parameters."""
         hidden = layer_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=True)
@@ -85,7 +63,6 @@ class FactorsWithTower(FactorsWithDense):
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         states = super()._init_factors(n_outputs, initializer, generator, counts, optimizer)
-        self.fields_ = self._encoded_fields()
         self._layer_widths = self._widths(self.fields_)
         n_weights = _count_weights(self._layer_widths)
         advice = "Take smaller hidden_layer_sizes, or fewer fields."
@@ -127,12 +104,10 @@ class FactorsWithTower(FactorsWithDense):
 
     def _check_same_shape(self):
         super()._check_same_shape()
-        fields = self._encoded_fields()
-        same = np.array_equal(self._widths(fields), self._layer_widths)
-        if not same or not np.array_equal(fields, self.fields_):
+        if not np.array_equal(self._widths(self.fields_), self._layer_widths):
             raise ValueError(
-                "hidden_layer_sizes or fields differ from those of the model to continue; set them "
-                "back, or fit a new model with warm_start=False."
+                "hidden_layer_sizes differ from those of the model to continue; set them back, or "
+                "fit a new model with warm_start=False."
             )
 
     def _check_factors(self, learned, outputs, n_features):

@@ -47,7 +47,6 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         states = super()._init_factors(n_outputs, initializer, generator, counts, optimizer)
-        self.fields_ = self._known_fields()
         self._n_fields = n_fields = 1 + int(self.fields_.max())
         self._init_dense(n_outputs, _pairs(n_fields), f"{n_fields} fields", "Take fewer fields.")
         return states
