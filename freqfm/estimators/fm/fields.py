@@ -142,7 +142,7 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
         The field of each column, numbers from 0 on.
     n_features_in_ : int
         Number of columns to encode, if the encoder has it.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Their names, if the encoder has them.
 
     See Also

@@ -97,9 +97,9 @@ class EASERecommender(ItemWeightsRecommender):
     Notes
     -----
     With the values X, whose rows are weighted as above, G = X'X and the penalties c_i =
-    regularization_ + dropout / (1 - dropout) G_ii, let P be the inverse of G + diag(c). The weight
-    from i to j is -P_ij / P_jj [1]_; with ``diagonal`` > 0 it is -P_ij times (1 - diagonal) / P_jj,
-    or times c_j where 1 - c_j P_jj would be at most ``diagonal`` [4]_.
+    ``regularization_`` + dropout / (1 - dropout) G_ii, let P be the inverse of G + diag(c). The
+    weight from i to j is -P_ij / P_jj [1]_; with ``diagonal`` > 0 it is -P_ij times (1 - diagonal)
+    / P_jj, or times c_j where 1 - c_j P_jj would be at most ``diagonal`` [4]_.
 
     With neighbors, P is the inverse for item j and its neighbors alone: those items i with the
     largest G_ij / G_ii^0.3. Products in G with other items than the ``4 n_neighbors`` first ones by
