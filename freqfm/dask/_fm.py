@@ -23,6 +23,7 @@ class ShardedFM(OnCluster):
     """
 
     _trainer = ShardedFMTrainer
+    _takes_scorers = False
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
         """Bring the rows to their workers and check them, see ``BaseFM._prepare``."""

@@ -236,6 +236,7 @@ OUT_OF_RANGE = {
     "init_scale": [-1.0, np.nan, np.inf, "wide"],
     "validation_fraction": [0, 1, -0.1, np.nan, None],
     "n_iter_no_change": [0, 1.5],
+    "scoring": ["auc", 3, None],
     "verbose": [-1, "loud"],
     "n_jobs": [0, 1.5, "all"],
     "random_state": [-1, 1.5, "seed"],

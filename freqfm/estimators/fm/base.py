@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_regressor
+from sklearn.metrics import check_scoring, get_scorer_names
 from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -105,6 +107,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
         "fit_linear": ["boolean"],
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), StrOptions({"auto"})],
+        "scoring": [StrOptions({"loss", *get_scorer_names()}), callable],
         "n_iter_no_change": [
             Interval(Integral, 1, None, closed="left"),
             None,
@@ -133,6 +136,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     fit_linear: bool = True
     early_stopping: bool | str = "auto"
     validation_fraction: float | str = "auto"
+    scoring: str | Callable = "loss"
     n_iter_no_change: int | str | None = "auto"
     tol: float = 1e-4
     shuffle: bool = True
@@ -181,6 +185,8 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     _divergence_hint = "scale the features (and a regression target) to about 1"
 
     _writes_checkpoints = True
+    #: Whether early stopping can use other scores than the loss.
+    _takes_scorers = True
 
     def _outputs_with(self, factors):
         """Return the FMWeights of every output, given its factors, as views of the arrays."""
@@ -216,6 +222,9 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
     @property
     def _score_name(self):
         """Name of the score that early stopping maximises."""
+        if self.scoring != "loss":
+            named = isinstance(self.scoring, str)
+            return self.scoring if named else getattr(self.scoring, "__name__", repr(self.scoring))
         return self._score if self._loss.code == self._scored_loss else "neg_mean_loss"
 
     def _loss_score(self, target, scores, weight):
@@ -224,6 +233,26 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
 
     def _take_fields(self, X, reset):
         """Set the fields of columns, or compare them; for machines that have fields."""
+
+    def _score_by_scorer(self, X, y, weight):
+        """Return the score of validation rows by the parameter ``scoring``."""
+        model = copy.copy(self)
+        # The rows have been checked, and have no names any more.
+        vars(model).pop("feature_names_in_", None)
+        # Rows that all weigh 1 are scored without weights, which not every scorer takes.
+        weights = {} if (weight == 1).all() else {"sample_weight": weight}
+        score = check_scoring(model, self.scoring)(model, X, y, **weights)
+        if not isinstance(score, Real) or not np.isfinite(score):
+            raise ValueError(
+                f"scoring={self.scoring!r} gave {score!r} for the validation rows, not a finite "
+                f"number. Take another scoring, or validation rows for which it is defined."
+            )
+        return float(score)
+
+    def _refuse_scorers(self, reason):
+        """Raise if early stopping is to use another score than the loss."""
+        if self.scoring != "loss":
+            raise ValueError(f"scoring={self.scoring!r} {reason}; set scoring='loss'.")
 
     def _encode_and_check(self, y, classes, reset):
         target, labels = self._encode_target(y, classes, reset)
@@ -273,6 +302,10 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             "cf_sgd".
         """
         self._validate_params()
+        if is_stream(X):
+            self._refuse_scorers("needs rows in memory, but X is a stream")
+        if not self._takes_scorers:
+            self._refuse_scorers("is not computed on a Dask cluster")
         with attempt(self) as trial:
             # The state of an interrupted fit, from a checkpoint; this call finishes it.
             unfinished = self.__dict__.pop("_unfinished", None)
@@ -570,7 +603,7 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             weight = self._row_weights(y, weight, rows.class_weights)
         except ValueError as error:
             raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
-        return rows._replace(held_out=(X, target, weight))
+        return rows._replace(held_out=(X, target, weight), held_out_y=y)
 
     def _check_validation_given(self, given, needed=("X_val", "y_val")):
         """Raise unless the arguments given for a validation set are complete and used."""

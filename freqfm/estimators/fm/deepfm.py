@@ -81,7 +81,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
     fit_linear : bool, default=True
         Whether the w_i are learned; they start at 0. False keeps them there.
     early_stopping : bool or "auto", default="auto"
-        Whether to hold out part of the rows, find the epoch with the lowest log loss on them, and
+        Whether to hold out part of the rows, find the epoch with the best score on them, and
         then train a new model on all rows for that many epochs. "auto" does so for 300 rows or
         more, if every class has enough rows. Without early stopping, training ends when the
         training loss no longer improves. With ``X_val`` in ``fit`` those rows are used instead of
@@ -91,6 +91,12 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
         Share of the rows held out, stratified by class. "auto" is a tenth; fewer than
         10,000 rows are cross-validated instead: each of five folds, or ten for fewer than 3,000
         rows, is held out from a model that the others train, and the mean of the scores is used.
+    scoring : str or callable, default="loss"
+        The score that early stopping maximises on held-out rows: "loss" for ``neg_log_loss``, or
+        the negative mean of another loss; the name of a scorer of scikit-learn, such as
+        "roc_auc"; or a callable ``scorer(estimator, X, y)`` that returns a number, which is
+        also given ``sample_weight`` if rows have weights (with those of classes). Streams and Dask
+        take "loss" only.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
         with early stopping at least 50 steps. None never stops.
@@ -147,7 +153,8 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
         Mean training loss of every epoch, over the rows not held out, without the penalty, summed
         over the classes; the loss of each batch is taken before its step.
     validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
-        ``neg_log_loss`` of the validation rows after every epoch, with early stopping.
+        ``neg_log_loss``, or the score that ``scoring`` names, of the validation rows after every
+        epoch, with early stopping.
     token_counts_ : ndarray of shape (n_features,)
         Total weight of the training rows that hold each feature.
     optimizer_state_nbytes_ : int
@@ -297,6 +304,12 @@ class DeepFMRegressor(RealTargets, FactorsWithTower):
         Share of the rows held out. "auto" is a tenth; fewer than 10,000 rows are cross-validated
         instead: each of five folds, or ten for fewer than 3,000 rows, is held out from a model that
         the others train, and the mean of the scores is used.
+    scoring : str or callable, default="loss"
+        The score that early stopping maximises on held-out rows: "loss" for ``r2``, or
+        the negative mean of another loss; the name of a scorer of scikit-learn, such as
+        "neg_mean_absolute_error"; or a callable ``scorer(estimator, X, y)`` that returns a number,
+        which is also given ``sample_weight`` if rows have weights. Streams and Dask take "loss"
+        only.
     n_iter_no_change : int, "auto" or None, default="auto"
         Epochs without an improvement by ``tol`` before training stops. "auto" is 10 epochs, but
         with early stopping at least 50 steps. None never stops.
@@ -347,7 +360,8 @@ class DeepFMRegressor(RealTargets, FactorsWithTower):
         Mean training loss of every epoch, over the rows not held out, without the penalty; the loss
         of each batch is taken before its step.
     validation_scores_ : ndarray of shape (`n_iter_`,) or (0,)
-        ``r2`` of the validation rows after every epoch, with early stopping.
+        ``r2``, or the score that ``scoring`` names, of the validation rows after every
+        epoch, with early stopping.
     token_counts_ : ndarray of shape (n_features,)
         Total weight of the training rows that hold each feature.
     optimizer_state_nbytes_ : int

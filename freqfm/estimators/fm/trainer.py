@@ -37,6 +37,7 @@ class TrainingRows(NamedTuple):
     class_weights: np.ndarray | None = None  #: a part of weight
     trained: np.ndarray | None = None  #: the rows that are trained on, in order; None for all
     held_out: tuple | None = None  #: X, target and weight of the validation part
+    held_out_y: np.ndarray | None = None  #: its y, as the user gave it
 
     @property
     def n_trained(self):
@@ -76,7 +77,7 @@ class TrainingRows(NamedTuple):
     def split(self, trained, held_out):
         """Return the rows with some of them, by number, trained on and others held out."""
         part = take_rows(self.X, held_out), self.target[:, held_out], self.weight[held_out]
-        return self._replace(trained=trained, held_out=part)
+        return self._replace(trained=trained, held_out=part, held_out_y=self.y[held_out])
 
     def copied(self):
         """Return the rows that are trained on as a separate copy."""
@@ -174,6 +175,9 @@ class FMTrainer(ModelTask):
         if rows.held_out is not None:
             # Scored in every epoch.
             X, target, weight = rows.held_out
+            self._for_scorer = None
+            if model.scoring != "loss":
+                self._for_scorer = X, rows.held_out_y, weight
             self._held_out = self._backend.fm_rows(X), target, weight
 
     def _objective(self, rows, mean_weight):
@@ -205,6 +209,9 @@ class FMTrainer(ModelTask):
 
     def validation_score(self):
         """Return the model's score on the validation part."""
+        if self._for_scorer is not None:
+            self.pull()
+            return self.model._score_by_scorer(*self._for_scorer)
         X, target, weight = self._held_out
         scores = self._trainer.scores(X)
         rows = "X_val, or the part of X that early stopping sets aside,"
