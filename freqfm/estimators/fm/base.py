@@ -40,8 +40,8 @@ from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm._warnings import warn_user
 from freqfm.backends.base import FMWeights
+from freqfm.estimators.fm.explanations.base import ExplanationMixin
 from freqfm.estimators.fm.fields import with_fields_of
-from freqfm.estimators.fm.interactions import strongest_interactions
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
@@ -83,7 +83,9 @@ _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstimator):
+class BaseFM(
+    ExplanationMixin, VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstimator
+):
     """Base class of all factorization machines: everything but factors and targets.
 
     A class for the factors derives from it (``PlainFactors``, ``RankedFactors``), and an estimator
@@ -314,66 +316,6 @@ class BaseFM(VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstima
             fit = self._fit_stream if is_stream(X) else self._fit_rows
             fit(X, given, trial, unfinished, reset)
         return self
-
-    def interaction_strengths(self, X=None, *, feature_names=None, n_pairs=20):
-        """Return the pairs of features that interact most.
-
-        The strength of a pair is how much the score of two features with the value 1 differs from
-        the sum of their separate effects: <v_i, v_j> in a factorization machine; in RaFM at the
-        lower of their ranks; in FwFM times the weight of their fields; in FFM of their vectors for
-        each other's field; in DeepFM including the tower's effect.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
-            Rows such as those that the model was trained on; some thousands suffice. With them
-            only pairs that occur together in a row are compared, by their mean effect on a row's
-            score. With None all pairs are compared, even those of one field, which never occur
-            together.
-        feature_names : array-like of shape (n_features,), default=None
-            For instance ``encoder.get_feature_names_out()``. None takes ``feature_names_in_``, or
-            "x0", "x1", ... without them.
-        n_pairs : int, default=20
-            How many pairs to return, at most.
-
-        Returns
-        -------
-        interactions : Bunch
-            Sorted by decreasing effect:
-
-            features : ndarray of shape (n_pairs, 2)
-                Columns of the two features.
-            names : ndarray of shape (n_pairs, 2)
-                Their names.
-            strengths : ndarray of shape (n_pairs,) or (n_pairs, n_classes)
-                Positive if the pair raises the score.
-            effects : ndarray of shape (n_pairs,)
-                Absolute strength, the largest of all classes; with ``X`` times the mean of
-                ``|x_i x_j|`` over all rows.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument cannot be used, or ``X`` is None and there are more than 10,000 features.
-
-        Notes
-        -----
-        With ``X`` it takes time, and about 40 bytes of memory, for each different pair in its rows.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from freqfm import FMRegressor
-        >>> X = np.random.default_rng(0).integers(0, 2, (2000, 4)).astype(float)
-        >>> y = X[:, 0] * X[:, 2] - 0.5 * X[:, 1] * X[:, 3]
-        >>> model = FMRegressor(4, optimizer="adam", learning_rate=0.02, random_state=0).fit(X, y)
-        >>> found = model.interaction_strengths(feature_names=list("abcd"), n_pairs=2)
-        >>> found.names.tolist()
-        [['a', 'c'], ['b', 'd']]
-        >>> found.strengths.round(1)
-        array([ 1. , -0.5])
-        """
-        return strongest_interactions(self, X, feature_names, n_pairs)
 
     def _fit_rows(self, X, given, trial, unfinished, reset):
         """Fit to rows in memory; ``given`` are the other arguments of ``fit``."""

@@ -10,6 +10,7 @@ from freqfm._input.validation import as_kernel_input
 from freqfm._memory import aligned_zeros
 from freqfm.backends.base import FieldVectors
 from freqfm.estimators.fm.base import squeeze_outputs
+from freqfm.estimators.fm.explanations.contributions import PairTerm
 from freqfm.estimators.fm.factors.fields import FactorsByField
 from freqfm.estimators.fm.factors.plain import FACTOR_STATES
 from freqfm.formulas import codes
@@ -77,6 +78,19 @@ class FieldAwareFactors(FactorsByField):
         *_, n_fields, d = learned.array("factors_", (*outputs, n_features, None, None))
         learned.require(n_fields > 0 and d > 0, "factors_", "holds no factors")
         learned.indices("fields_", self.fields_, n_fields)
+
+    def _pair_terms(self, features):
+        fields = self.fields_[features]
+        found, tables = [], self.factors_.reshape(-1, *self.factors_.shape[-3:])
+        members = [(field, np.flatnonzero(fields == field)) for field in np.unique(fields)]
+        for table in tables[:, features].astype(np.float64):
+            terms = [
+                PairTerm(rows, table[rows, g], columns, table[columns, f])
+                for f, rows in members
+                for g, columns in members
+            ]
+            found.append(terms)
+        return found
 
     def _outputs(self):
         fields, n_fields = as_kernel_input(self.fields_, np.int32), self._n_fields

@@ -12,6 +12,7 @@ from sklearn.utils._param_validation import Interval
 from freqfm._input.validation import as_kernel_input
 from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
+from freqfm.estimators.fm.explanations.contributions import PairTerm
 from freqfm.estimators.training import check_unchanged
 
 # The tables of an optimizer's state that belong to the factors.
@@ -114,6 +115,19 @@ class PlainFactors(BaseFM):
     def _fewest_factors(self):
         """Return the smallest number of factors of a feature, according to the parameters."""
         return int(self.n_components)
+
+    def _pair_terms(self, features):
+        """Return the interactions of some features: for every output a list of ``PairTerm``.
+
+        Their rows and columns are places in ``features``.
+        """
+        every, tables = np.arange(len(features)), self._vectors(features)
+        return [[PairTerm(every, vectors, every, vectors)] for vectors in tables]
+
+    def _vectors(self, features):
+        """Return the factors of some features, (n_outputs, n, n_components), float64."""
+        tables = self.factors_.reshape(-1, *self.factors_.shape[-2:])
+        return tables[:, features].astype(np.float64)
 
     def _outputs(self):
         """Return the FMWeights of every output, as views of the model's arrays."""

@@ -16,6 +16,7 @@ from freqfm._memory import aligned_empty
 from freqfm._messages import shown
 from freqfm.backends.base import RankedTraining
 from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
+from freqfm.estimators.fm.explanations.contributions import PairTerm
 from freqfm.estimators.fm.factors.layout import Layout, assign_levels
 from freqfm.estimators.fm.factors.plain import FACTOR_STATES
 
@@ -245,6 +246,24 @@ class RankedFactors(BaseFM):
 
     def _fewest_factors(self):
         return int(self._checked_ranks()[0])
+
+    def _pair_terms(self, features):
+        layout = self._layout()
+        levels, rows = layout.levels[features], layout.rows[features]
+        found = []
+        for weights in self._factors.reshape(len(self.intercept_), -1):
+            terms = []
+            for level, table in enumerate(layout.tables(weights)):
+                at = np.flatnonzero(levels >= level)
+                vectors = table[rows[at]].astype(np.float64)
+                terms.append(PairTerm(at, vectors, at, vectors))
+                if not layout.prefix:
+                    # Pairs of a higher rank interact by vectors of that rank only.
+                    higher = levels[at] > level
+                    above, vectors = at[higher], vectors[higher]
+                    terms.append(PairTerm(above, -vectors, above, vectors))
+            found.append(terms)
+        return found
 
     def _outputs(self):
         layout = self._layout()

@@ -9,6 +9,7 @@ import numpy as np
 from freqfm._components import NON_NEGATIVE
 from freqfm._input.validation import as_kernel_input
 from freqfm.backends.base import FieldWeights
+from freqfm.estimators.fm.explanations.contributions import PairTerm
 from freqfm.estimators.fm.factors.dense import FactorsWithDense
 from freqfm.estimators.fm.factors.fields import FactorsByField
 from freqfm.optimizers import Optimizer
@@ -50,6 +51,19 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
         self._n_fields = n_fields = 1 + int(self.fields_.max())
         self._init_dense(n_outputs, _pairs(n_fields), f"{n_fields} fields", "Take fewer fields.")
         return states
+
+    def _pair_terms(self, features):
+        every, fields = np.arange(len(features)), self.fields_[features]
+        weights = self.field_weights_.reshape(-1, self._n_fields, self._n_fields)
+        found = []
+        for vectors, of_output in zip(self._vectors(features), weights, strict=True):
+            terms = []
+            for field in np.unique(fields):
+                rows = np.flatnonzero(fields == field)
+                weighted = of_output[field, fields][:, None] * vectors
+                terms.append(PairTerm(rows, vectors[rows], every, weighted))
+            found.append(terms)
+        return found
 
     def _outputs(self):
         fields, n_fields = as_kernel_input(self.fields_, np.int32), self._n_fields

@@ -5,7 +5,8 @@ from scipy import sparse
 from sklearn.utils import Bunch
 
 from freqfm._input.rows import concatenated_ranges
-from freqfm._input.validation import as_array, check_count, kernel_csr, validate_rows
+from freqfm._input.validation import check_count, kernel_csr, validate_rows
+from freqfm.estimators.fm.explanations.columns import feature_names as checked_names
 
 # Pairs that are scored at once, each taking about 40 bytes.
 _PAIRS_AT_ONCE = 1 << 20
@@ -18,7 +19,7 @@ def strongest_interactions(model, X, feature_names, n_pairs):
     """See ``BaseFM.interaction_strengths``."""
     n_pairs = check_count("n_pairs", n_pairs)
     model._check_learned()
-    names = _checked_names(model, feature_names)
+    names = checked_names(model, feature_names)
     if X is None:
         chunks = _all_pairs(model.n_features_in_)
     else:
@@ -37,20 +38,6 @@ def strongest_interactions(model, X, feature_names, n_pairs):
         strengths=strengths[:, 0] if strengths.shape[1] == 1 else strengths,
         effects=effects,
     )
-
-
-def _checked_names(model, feature_names):
-    """Return the names of all features, as an array of objects."""
-    n = model.n_features_in_
-    if feature_names is None:
-        feature_names = getattr(model, "feature_names_in_", [f"x{k}" for k in range(n)])
-    names = as_array("feature_names", feature_names).astype(object)
-    if names.shape != (n,):
-        raise ValueError(
-            f"feature_names has the shape {names.shape}, but the model has {n} features; give one "
-            f"name for each, as get_feature_names_out of the encoder does."
-        )
-    return names
 
 
 def _all_pairs(n_features):

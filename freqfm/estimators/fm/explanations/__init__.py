@@ -1,0 +1,1 @@
+"""Why a factorization machine gives a score: contributions, importances and interactions."""

@@ -1,0 +1,213 @@
+"""The methods by which a factorization machine explains its scores."""
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils import Bunch
+
+from freqfm._input.frames import is_frame
+from freqfm._input.rows import with_one_index_type
+from freqfm._input.validation import check_flag, validate_rows
+from freqfm.estimators.fm.explanations.columns import feature_names as checked_names
+from freqfm.estimators.fm.explanations.columns import group_columns
+from freqfm.estimators.fm.explanations.contributions import Explainer
+from freqfm.estimators.fm.explanations.interactions import strongest_interactions
+
+
+class ExplanationMixin:
+    """Methods that explain scores; the class for the factors has ``_pair_terms``."""
+
+    def explain(self, X, *, background=None, fields=None, feature_names=None, as_frame=False):
+        """Return the contribution of each entry of each row to the row's score.
+
+        The contributions of a row, and ``base_value``, add up to its score: that of
+        ``decision_function`` in classifiers, of ``predict`` in regressors before the loss turns it
+        into a prediction. They are in its units, log-odds with the log loss.
+
+        Without ``background`` an entry contributes its linear term and half of each of its
+        interactions, w_i x_i + x_i sum_j W_ij x_j / 2, and ``base_value`` is the score of an empty
+        row. With ``background`` they are Shapley values: the mean change of the score as the entry
+        takes the place of that of a reference row, over all reference rows and all orders in which
+        entries do so; an absent feature may contribute too. ``base_value`` is then the mean score
+        of the reference rows. Both are exact for machines of order two.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        background : {array-like, sparse matrix} of shape (n_background, n_features), default=None
+            Reference rows, such as some hundreds of the training rows. None is one empty row.
+        fields : transformer or array-like of shape (n_features,), default=None
+            To add up the contributions of the columns of a field: the fitted encoder that makes
+            ``X``, such as ``pipeline[:-1]``, whose original columns are the fields; or the label of
+            the field of each column. A sum of Shapley values is the Shapley value of the field.
+        feature_names : array-like of shape (n_features,), default=None
+            Names of the columns, without ``fields``. None takes ``feature_names_in_``, or "x0",
+            "x1", ... without them.
+        as_frame : bool, default=False
+            Whether ``contributions`` is a DataFrame of pandas. For three classes or more the first
+            level of its columns is the class.
+
+        Returns
+        -------
+        explanation : Bunch
+            contributions : csr_array of shape (n_samples, n_features)
+                With ``fields`` an ndarray of shape (n_samples, n_fields). For three classes or more
+                a list of one for each class. float64.
+            base_value : float, or ndarray of shape (n_classes,)
+                The score to which the contributions are added.
+            names : ndarray of shape (n_features,) or (n_fields,)
+                Names of the columns of ``contributions``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument cannot be used.
+
+        Notes
+        -----
+        Shapley values take time and memory for each entry of a row and each feature of the
+        background, however many reference rows there are. In a DeepFM the tower's part is
+        approximate (DeepLIFT with its rescale rule, averaged over reference rows: DeepSHAP), adds
+        up exactly too, and takes time for each pair of a row and a reference row.
+
+        Exactness for order two: a term W_ij x_i x_j has two orders, in which entry i adds
+        W_ij (x_i - b_i) b_j or W_ij (x_i - b_i) x_j; see S. Lundberg, S.-I. Lee, "A Unified
+        Approach to Interpreting Model Predictions", NeurIPS 2017, for the values.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from freqfm import FMRegressor
+        >>> X = np.random.default_rng(0).integers(0, 2, (2000, 3)).astype(float)
+        >>> y = X[:, 0] + 2 * X[:, 1] * X[:, 2]
+        >>> model = FMRegressor(4, optimizer="adam", learning_rate=0.02, random_state=0).fit(X, y)
+        >>> found = model.explain([[1, 1, 1]])
+        >>> found.contributions.toarray().round(1)
+        array([[1., 1., 1.]])
+        >>> bool(abs(found.base_value) < 0.05)
+        True
+        """
+        check_flag("as_frame", as_frame)
+        index = getattr(X, "index", None) if is_frame(X) else None
+        X, explainer = self._explainer(X, background)
+        if fields is None:
+            names, found = checked_names(self, feature_names), _by_column(explainer, X)
+        else:
+            groups, names = group_columns(self, fields)
+            found = list(_by_group(explainer, X, groups, len(names)))
+        base = explainer.base_values()
+        if as_frame:
+            found = _as_frame(found, names, index, getattr(self, "classes_", None))
+        elif len(base) == 1:
+            found = found[0]
+        base = float(base[0]) if len(base) == 1 else base
+        return Bunch(contributions=found, base_value=base, names=names)
+
+    def interaction_strengths(self, X=None, *, feature_names=None, n_pairs=20):
+        """Return the pairs of features that interact most.
+
+        The strength of a pair is how much the score of two features with the value 1 differs from
+        the sum of their separate effects: <v_i, v_j> in a factorization machine; in RaFM at the
+        lower of their ranks; in FwFM times the weight of their fields; in FFM of their vectors for
+        each other's field; in DeepFM including the tower's effect.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
+            Rows such as those that the model was trained on; some thousands suffice. With them
+            only pairs that occur together in a row are compared, by their mean effect on a row's
+            score. With None all pairs are compared, even those of one field, which never occur
+            together.
+        feature_names : array-like of shape (n_features,), default=None
+            For instance ``encoder.get_feature_names_out()``. None takes ``feature_names_in_``, or
+            "x0", "x1", ... without them.
+        n_pairs : int, default=20
+            How many pairs to return, at most.
+
+        Returns
+        -------
+        interactions : Bunch
+            Sorted by decreasing effect:
+
+            features : ndarray of shape (n_pairs, 2)
+                Columns of the two features.
+            names : ndarray of shape (n_pairs, 2)
+                Their names.
+            strengths : ndarray of shape (n_pairs,) or (n_pairs, n_classes)
+                Positive if the pair raises the score.
+            effects : ndarray of shape (n_pairs,)
+                Absolute strength, the largest of all classes; with ``X`` times the mean of
+                ``|x_i x_j|`` over all rows.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument cannot be used, or ``X`` is None and there are more than 10,000 features.
+
+        Notes
+        -----
+        With ``X`` it takes time, and about 40 bytes of memory, for each different pair in its rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from freqfm import FMRegressor
+        >>> X = np.random.default_rng(0).integers(0, 2, (2000, 4)).astype(float)
+        >>> y = X[:, 0] * X[:, 2] - 0.5 * X[:, 1] * X[:, 3]
+        >>> model = FMRegressor(4, optimizer="adam", learning_rate=0.02, random_state=0).fit(X, y)
+        >>> found = model.interaction_strengths(feature_names=list("abcd"), n_pairs=2)
+        >>> found.names.tolist()
+        [['a', 'c'], ['b', 'd']]
+        >>> found.strengths.round(1)
+        array([ 1. , -0.5])
+        """
+        return strongest_interactions(self, X, feature_names, n_pairs)
+
+    def _explainer(self, X, background):
+        """Return rows as canonical CSR, and the Explainer."""
+        self._check_learned()
+        X, _ = validate_rows(self, X, reset=False)
+        if background is not None:
+            try:
+                background, _ = validate_rows(self, background, reset=False)
+            except ValueError as error:
+                raise ValueError(f"background: {error}") from None
+            background = with_one_index_type(background)
+        return with_one_index_type(X), Explainer(self, background)
+
+
+def _by_column(explainer, X):
+    """Return the contributions to each output as CSR matrices."""
+    found = [[] for _ in range(explainer.n_outputs)]
+    for n_rows, entries, values in explainer.chunks(X):
+        indptr = np.searchsorted(entries.rows, np.arange(n_rows + 1))
+        for parts, data in zip(found, values, strict=True):
+            shape = n_rows, X.shape[1]
+            parts.append(sparse.csr_array((data, entries.columns, indptr), shape=shape))
+    return [sparse.csr_array(sparse.vstack(parts, format="csr")) for parts in found]
+
+
+def _by_group(explainer, X, groups, n_groups):
+    """Return sums of contributions of groups of columns, (n_outputs, n_samples, n_groups)."""
+    found = np.zeros((explainer.n_outputs, X.shape[0], n_groups))
+    begin = 0
+    for n_rows, entries, values in explainer.chunks(X):
+        place = entries.rows * n_groups + groups[entries.columns]
+        for of_output, data in zip(found, values, strict=True):
+            sums = np.bincount(place, data, n_rows * n_groups)
+            of_output[begin : begin + n_rows] = sums.reshape(n_rows, n_groups)
+        begin += n_rows
+    return found
+
+
+def _as_frame(found, names, index, classes):
+    """Return the contributions to all outputs as one DataFrame."""
+    import pandas as pd
+
+    frames = []
+    for part in found:
+        make = pd.DataFrame.sparse.from_spmatrix if sparse.issparse(part) else pd.DataFrame
+        frames.append(make(part, index=index, columns=names))
+    if len(frames) == 1:
+        return frames[0]
+    return pd.concat(frames, axis=1, keys=classes.tolist())
