@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.compose import make_column_transformer
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
@@ -269,3 +271,44 @@ def test_original_columns():
         assert set(found.names) <= set(TABLE.columns) and len(set(found.names)) >= 3
         total = found.base_value + found.contributions.sum(axis=1)
         assert_allclose(total, model.decision_function(X), atol=1e-5)
+
+
+@pytest.mark.slow
+@each("name, params, n_classes", [case for case in SECOND_ORDER if case[2] != 2])
+def test_shap_agrees(name, params, n_classes):
+    shap = pytest.importorskip("shap")
+    model, background = fitted(name, params, n_classes), ROWS[10:17]
+    score = getattr(model, "decision_function", model.predict)
+    expected = shap.Explainer(score, background)(ROWS[:4], silent=True)
+    values, base = parts(model.explain(ROWS[:4], background=background))
+    found = np.transpose(expected.values.reshape(*expected.values.shape[:2], -1), (2, 0, 1))
+    assert_allclose(values, found, atol=1e-5)
+    assert_allclose(base, np.atleast_2d(expected.base_values[0]).ravel(), atol=1e-5)
+
+
+def test_shap_does_not_take_a_machine_for_a_linear_model():
+    shap = pytest.importorskip("shap")
+    for name, params in MACHINES:
+        model = fitted(name, params)
+        message = r"only the linear part.*decision_function, background.*shap gets no coef_"
+        for explainer, error in [
+            (shap.Explainer, "not callable"),
+            (shap.LinearExplainer, "unknown"),
+        ]:
+            with pytest.warns(UserWarning, match=message), pytest.raises(Exception, match=error):
+                explainer(model, ROWS)
+
+
+def test_feature_selection_by_coef_warns():
+    y = np.arange(80) % 2
+    model = fitted()
+    with pytest.warns(UserWarning, match="only the linear part.*permutation_importance"):
+        chosen = SelectFromModel(model, prefit=True, max_features=2).transform(ROWS)
+    with pytest.warns(UserWarning, match="only the linear part"):
+        RFE(freqfm.FMRegressor(2, max_iter=1), n_features_to_select=5).fit(ROWS, y)
+    assert chosen.shape == (80, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.coef_.shape == (N_FEATURES,) and "coef_" in vars(model)
+    with pytest.raises(AttributeError, match="'FMClassifier' object has no attribute 'coef_'"):
+        _ = freqfm.FMClassifier().coef_

@@ -11,10 +11,13 @@ from freqfm.estimators.fm.explanations.columns import feature_names as checked_n
 from freqfm.estimators.fm.explanations.columns import group_columns
 from freqfm.estimators.fm.explanations.contributions import Explainer
 from freqfm.estimators.fm.explanations.interactions import strongest_interactions
+from freqfm.estimators.fm.explanations.linear_part import LinearPart
 
 
 class ExplanationMixin:
     """Methods that explain scores; the class for the factors has ``_pair_terms``."""
+
+    coef_ = LinearPart()
 
     def explain(self, X, *, background=None, fields=None, feature_names=None, as_frame=False):
         """Return the contribution of each entry of each row to the row's score.
