@@ -1,10 +1,14 @@
 """Display of the features that interact most in a factorization machine."""
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 
 from freqfm._messages import shown
 from freqfm.displays._common import as_vector, label_of, model_with, open_axes
 from freqfm.model_selection._steps import steps_of, transform
+
+# Share of the variance of scores below which interactions are noise.
+_NOISE = 0.01
 
 
 class InteractionStrengthsDisplay:
@@ -17,6 +21,9 @@ class InteractionStrengthsDisplay:
     strengths : array-like of shape (n_pairs,)
         The term of the pair in the score, see
         :meth:`freqfm.FMClassifier.interaction_strengths`.
+    share : float, default=None
+        The share of the scores' variance that interactions carry. Below 0.01 no bars are drawn, but
+        this is said.
 
     Attributes
     ----------
@@ -26,17 +33,19 @@ class InteractionStrengthsDisplay:
 
     Examples
     --------
-    >>> from freqfm import FMClassifier
-    >>> from freqfm.datasets import make_clicks
+    >>> import numpy as np
+    >>> from freqfm import FMRegressor
     >>> from freqfm.displays import InteractionStrengthsDisplay
-    >>> X, y = make_clicks(2000, (50, 20), random_state=0)
-    >>> model = FMClassifier(random_state=0).fit(X, y)
+    >>> X = np.random.default_rng(0).integers(0, 2, (2000, 4)).astype(float)
+    >>> y = X[:, 0] * X[:, 2] - 0.5 * X[:, 1] * X[:, 3]
+    >>> model = FMRegressor(4, optimizer="adam", learning_rate=0.02, random_state=0).fit(X, y)
     >>> display = InteractionStrengthsDisplay.from_estimator(model, X, n_pairs=5)
     >>> len(display.bars_)
     5
     """
 
-    def __init__(self, names, strengths):
+    def __init__(self, names, strengths, share=None):
+        self.share = share
         self.names = np.asarray(names, dtype=object)
         self.strengths = as_vector("strengths", strengths)
         if self.names.shape != (len(self.strengths), 2):
@@ -63,7 +72,8 @@ class InteractionStrengthsDisplay:
         ----------
         estimator : estimator of ``freqfm``, Pipeline or search
             One with the method ``interaction_strengths``. The steps of a pipeline before it
-            transform ``X``, and name the features if they can.
+            transform ``X``, and name the features and their fields if they can. Pairs inside a
+            field are left out.
         X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
             Rows whose pairs are compared; None compares all pairs.
         feature_names : array-like of str, default=None
@@ -91,9 +101,18 @@ class InteractionStrengthsDisplay:
         if feature_names is None:
             feature_names = _names_after(transformers)
         X = None if X is None else transform(transformers, X)
-        found = model.interaction_strengths(X, feature_names=feature_names, n_pairs=n_pairs)
+        options = {"feature_names": feature_names, "n_pairs": n_pairs}
+        found = None
+        if transformers:
+            try:
+                encoder = Pipeline([(f"step {k}", step) for k, step in enumerate(transformers)])
+                found = model.interaction_strengths(X, fields=encoder, **options)
+            except TypeError:
+                pass  # They do not tell fields.
+        if found is None:
+            found = model.interaction_strengths(X, **options)
         strengths = _of_class(found.strengths, class_index)
-        return cls(found.names, strengths).plot(ax=ax, **kwargs)
+        return cls(found.names, strengths, found.get("share")).plot(ax=ax, **kwargs)
 
     def plot(self, ax=None, **kwargs):
         """Draw the bars.
@@ -110,6 +129,12 @@ class InteractionStrengthsDisplay:
         self : object
         """
         self.ax_, self.figure_ = open_axes(ax)
+        if self.share is not None and self.share < _NOISE:
+            text = f"Interactions carry {self.share:.1%} of the variance of scores."
+            self.ax_.text(0.5, 0.5, text, ha="center", transform=self.ax_.transAxes)
+            self.ax_.set_axis_off()
+            self.bars_ = self.ax_.barh([], [])
+            return self
         places = np.arange(len(self.names))
         colors = np.where(self.strengths < 0, "tab:red", "tab:blue").tolist()
         self.bars_ = self.ax_.barh(places, self.strengths, **{"color": colors, **kwargs})

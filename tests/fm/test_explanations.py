@@ -312,3 +312,17 @@ def test_feature_selection_by_coef_warns():
         assert model.coef_.shape == (N_FEATURES,) and "coef_" in vars(model)
     with pytest.raises(AttributeError, match="'FMClassifier' object has no attribute 'coef_'"):
         _ = freqfm.FMClassifier().coef_
+
+
+@each("name, params, n_classes", CASES)
+def test_importances_are_mean_absolute_contributions(name, params, n_classes):
+    model = fitted(name, params, n_classes)
+    for fields in (None, list("abacbc")):
+        for background in (None, ROWS[:9]):
+            given = SPARSE if background is None else background
+            expected, _ = parts(model.explain(SPARSE, background=given, fields=fields))
+            found = model.feature_importances(ROWS, background=background, fields=fields)
+            expected = np.abs(expected).mean(axis=1)
+            expected = expected.T if n_classes == 3 else expected[0]
+            assert_allclose(found.importances, expected, atol=1e-9)
+            assert len(found.names) == len(expected)

@@ -1,5 +1,7 @@
 """Which pairs of features interact: against the dot products, and what is drawn of them."""
 
+import itertools
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -104,7 +106,8 @@ def test_display():
     plt = pytest.importorskip("matplotlib.pyplot")
     tokens = np.array([[a, b] for a in "pq" for b in "rst"] * 20)
     target = (tokens[:, 0] == "p") * (tokens[:, 1] == "s")
-    pipeline = make_pipeline(OneHotEncoder(), FMClassifier(max_iter=5, random_state=0))
+    model = FMClassifier(max_iter=40, init_scale=0.1, alpha_factors=0.1, random_state=0)
+    pipeline = make_pipeline(OneHotEncoder(), model)
     search = GridSearchCV(pipeline, {"fmclassifier__n_components": [4]}, cv=2).fit(tokens, target)
     display = InteractionStrengthsDisplay.from_estimator(search, tokens, n_pairs=3)
     assert len(display.bars_) == 3
@@ -138,3 +141,63 @@ def test_display():
     with pytest.raises(ValueError, match="give two names for each"):
         InteractionStrengthsDisplay([["a", "b"]], [1.0, 2.0])
     plt.close("all")
+
+
+def test_fields_and_names_of_an_encoder():
+    tokens = np.array([[a, b, c] for a in "pq" for b in "rst" for c in "xy"] * 20)
+    encoder = OneHotEncoder().fit(tokens)
+    rows = encoder.transform(tokens)
+    target = (tokens[:, 0] == "p") ^ (tokens[:, 1] == "s")
+    model = FMClassifier(4, max_iter=20, random_state=0).fit(rows, target)
+    for given in (None, rows):
+        found = model.interaction_strengths(given, fields=encoder, n_pairs=100)
+        assert len(found.names) == 2 * 3 + 2 * 2 + 3 * 2
+        assert all(one[:2] != other[:2] for one, other in found.names)
+        assert list(found.field_names) == ["x0", "x1", "x2"]
+        for i, j in itertools.combinations(range(3), 2):
+            both = [{a[:2], b[:2]} == {f"x{i}", f"x{j}"} for a, b in found.names]
+            assert_allclose(found.field_effects[i, j], found.effects[both].sum())
+        assert np.diag(found.field_effects).tolist() == [0, 0, 0]
+        assert_array_equal(found.field_effects, found.field_effects.T)
+        assert found.field_effects[0, 1] > 4 * found.field_effects[0, 2]
+
+
+def test_share_is_that_of_an_analysis_of_variance():
+    tokens = np.array(list(itertools.product("pq", "rst", "xy")))
+    rows, y = OneHotEncoder().fit_transform(tokens), np.arange(12) % 2
+    fields = np.repeat([0, 1, 2], [2, 3, 2])
+    options = {"max_iter": 3, "early_stopping": False, "init_scale": 0.5, "random_state": 0}
+    for model in (
+        FMClassifier(3, **options),
+        FMRegressor(3, **options),
+        RaFMRegressor((2, 4), rank_assignment=[5], **options),
+        FwFMRegressor(3, fields=fields, **options),
+        FFMRegressor(2, fields=fields, **options),
+        FMClassifier(3, **options),
+    ):
+        model.fit(rows, y)
+        score = getattr(model, "decision_function", model.predict)(rows)
+        additive = rows @ np.linalg.lstsq(rows.toarray(), score, rcond=None)[0]
+        expected = 1 - additive.var() / score.var()
+        found = model.interaction_strengths(rows, fields=fields).share
+        assert 0.001 < found < 1
+        assert_allclose(found, expected, rtol=1e-3)
+        if hasattr(model, "fields_"):
+            assert model.interaction_strengths(rows).share == found
+    model.factors_[:] = 0
+    assert model.interaction_strengths(rows, fields=fields).share == 0
+    model.coef_[:] = 0
+    assert model.interaction_strengths(rows).share == 0
+    deep = DeepFMRegressor(2, **options).fit(rows, y)
+    assert deep.interaction_strengths(rows).share is None
+
+
+def test_display_draws_no_noise():
+    pytest.importorskip("matplotlib.pyplot")
+    tokens = RNG.integers(0, 3, (200, 2))
+    pipeline = make_pipeline(OneHotEncoder(), FMClassifier(max_iter=5, random_state=0))
+    pipeline.fit(tokens, tokens[:, 0] == 1)
+    pipeline[-1].factors_[:] *= 1e-3
+    display = InteractionStrengthsDisplay.from_estimator(pipeline, tokens)
+    assert len(display.bars_) == 0 and display.share < 0.01
+    assert "Interactions carry 0.0% of the variance" in display.ax_.texts[0].get_text()

@@ -12,6 +12,7 @@ from freqfm.estimators.fm.explanations.columns import group_columns
 from freqfm.estimators.fm.explanations.contributions import Explainer
 from freqfm.estimators.fm.explanations.interactions import strongest_interactions
 from freqfm.estimators.fm.explanations.linear_part import LinearPart
+from freqfm.estimators.fm.explanations.shares import mean_magnitudes
 
 
 class ExplanationMixin:
@@ -106,7 +107,67 @@ class ExplanationMixin:
         base = float(base[0]) if len(base) == 1 else base
         return Bunch(contributions=found, base_value=base, names=names)
 
-    def interaction_strengths(self, X=None, *, feature_names=None, n_pairs=20):
+    def feature_importances(self, X, *, background=None, fields=None, feature_names=None):
+        """Return the mean absolute contribution of each column, or field, to the scores of rows.
+
+        The contributions are the Shapley values of :meth:`explain`; what is the same in all rows
+        has an importance of 0.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows; some thousands suffice.
+        background : {array-like, sparse matrix} of shape (n_background, n_features), default=None
+            Reference rows. None takes ``X``.
+        fields : transformer or array-like of shape (n_features,), default=None
+            As in :meth:`explain`: the importances of fields, of the sums over their columns.
+        feature_names : array-like of shape (n_features,), default=None
+            Names of the columns, without ``fields``.
+
+        Returns
+        -------
+        importances : Bunch
+            importances : ndarray of shape (n_columns,) or (n_columns, n_classes)
+                In units of the score, log-odds with the log loss.
+            names : ndarray of shape (n_columns,)
+                Names of the columns or fields, in the same order.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument cannot be used.
+
+        See Also
+        --------
+        sklearn.inspection.permutation_importance : How much a score of the predictions, such as
+            the AUC, depends on a column.
+
+        Notes
+        -----
+        Without ``fields`` it takes time for each row and each column that the reference rows hold.
+        In a DeepFM it takes time for each pair of a row and a reference row: give some hundreds.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from freqfm import FMRegressor
+        >>> X = np.random.default_rng(0).integers(0, 2, (2000, 3)).astype(float)
+        >>> y = 4 * X[:, 0] + X[:, 1]
+        >>> model = FMRegressor(4, optimizer="adam", learning_rate=0.02, random_state=0).fit(X, y)
+        >>> found = model.feature_importances(X, feature_names=list("abc"))
+        >>> found.names[np.argsort(-found.importances)].tolist()
+        ['a', 'b', 'c']
+        """
+        X, explainer = self._explainer(X, X if background is None else background)
+        if fields is None:
+            names = checked_names(self, feature_names)
+            groups = np.arange(len(names))
+        else:
+            groups, names = group_columns(self, fields)
+        found = mean_magnitudes(explainer, X, groups, len(names))
+        return Bunch(importances=found[0] if len(found) == 1 else found.T, names=names)
+
+    def interaction_strengths(self, X=None, *, fields=None, feature_names=None, n_pairs=20):
         """Return the pairs of features that interact most.
 
         The strength of a pair is how much the score of two features with the value 1 differs from
@@ -121,9 +182,12 @@ class ExplanationMixin:
             only pairs that occur together in a row are compared, by their mean effect on a row's
             score. With None all pairs are compared, even those of one field, which never occur
             together.
+        fields : transformer or array-like of shape (n_features,), default=None
+            As in :meth:`explain`: pairs inside a field are left out. A transformer also names the
+            features. None takes ``fields_`` of a machine that has fields for the share only.
         feature_names : array-like of shape (n_features,), default=None
-            For instance ``encoder.get_feature_names_out()``. None takes ``feature_names_in_``, or
-            "x0", "x1", ... without them.
+            For instance ``encoder.get_feature_names_out()``. None takes the names that ``fields``
+            gives, ``feature_names_in_``, or "x0", "x1", ... without them.
         n_pairs : int, default=20
             How many pairs to return, at most.
 
@@ -141,6 +205,15 @@ class ExplanationMixin:
             effects : ndarray of shape (n_pairs,)
                 Absolute strength, the largest of all classes; with ``X`` times the mean of
                 ``|x_i x_j|`` over all rows.
+            field_names : ndarray of shape (n_fields,)
+                With ``fields``: their names.
+            field_effects : ndarray of shape (n_fields, n_fields)
+                With ``fields``: the sum of the effects of all pairs of two fields, symmetric.
+            share : float or None
+                With ``X``: the share of the scores' variance that interactions of different fields
+                (of columns, without fields) carry beyond what single fields do, as if fields were
+                independent. Near 0 the pairs carry nothing, and the strengths are noise. None in a
+                DeepFM with layers, which is not of order two.
 
         Raises
         ------
@@ -164,7 +237,7 @@ class ExplanationMixin:
         >>> found.strengths.round(1)
         array([ 1. , -0.5])
         """
-        return strongest_interactions(self, X, feature_names, n_pairs)
+        return strongest_interactions(self, X, fields, feature_names, n_pairs)
 
     def _explainer(self, X, background):
         """Return rows as canonical CSR, and the Explainer."""

@@ -4,9 +4,12 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import Bunch
 
-from freqfm._input.rows import concatenated_ranges
+from freqfm._input.rows import concatenated_ranges, with_one_index_type
 from freqfm._input.validation import check_count, kernel_csr, validate_rows
+from freqfm.backends.base import Tower
 from freqfm.estimators.fm.explanations.columns import feature_names as checked_names
+from freqfm.estimators.fm.explanations.columns import group_columns
+from freqfm.estimators.fm.explanations.shares import interaction_share
 
 # Pairs that are scored at once, each taking about 40 bytes.
 _PAIRS_AT_ONCE = 1 << 20
@@ -15,29 +18,54 @@ _PAIRS_AT_ONCE = 1 << 20
 _MOST_FEATURES = 10_000
 
 
-def strongest_interactions(model, X, feature_names, n_pairs):
-    """See ``BaseFM.interaction_strengths``."""
+def strongest_interactions(model, X, fields, feature_names, n_pairs):
+    """See ``ExplanationMixin.interaction_strengths``."""
     n_pairs = check_count("n_pairs", n_pairs)
     model._check_learned()
+    groups, field_names = None, []
+    if fields is not None:
+        groups, field_names = group_columns(model, fields)
+        if feature_names is None and hasattr(fields, "get_feature_names_out"):
+            feature_names = fields.get_feature_names_out()
     names = checked_names(model, feature_names)
     if X is None:
         chunks = _all_pairs(model.n_features_in_)
     else:
         X, _ = validate_rows(model, X, reset=False)
+        X = with_one_index_type(X)
         chunks = _pairs_of_rows(X)
-    best = None
+    found = np.zeros((0, 2), np.int64), np.zeros((0, len(model.intercept_))), np.zeros(0)
+    of_fields = np.zeros((len(field_names), len(field_names)))
     alone = _alone(model)
     for pairs, products in chunks:
+        if groups is not None:
+            apart = groups[pairs[:, 0]] != groups[pairs[:, 1]]
+            pairs, products = pairs[apart], products[apart]
         strengths = _strengths(model, pairs, alone)
-        effects = np.abs(strengths).max(axis=1) * products
-        best = _keep_largest(best, (pairs, strengths, effects), n_pairs)
-    pairs, strengths, effects = best or (np.zeros((0, 2), np.int64), np.zeros((0, 1)), np.zeros(0))
-    return Bunch(
+        effects = np.abs(strengths).max(axis=1, initial=0) * products
+        if groups is not None:
+            np.add.at(of_fields, tuple(groups[pairs].T), effects)
+        found = _keep_largest(found, (pairs, strengths, effects), n_pairs)
+    pairs, strengths, effects = found
+    result = Bunch(
         features=pairs,
         names=names[pairs],
         strengths=strengths[:, 0] if strengths.shape[1] == 1 else strengths,
         effects=effects,
     )
+    if groups is not None:
+        result.update(field_names=field_names, field_effects=of_fields + of_fields.T)
+    if X is not None:
+        result.update(share=_share(model, X, groups))
+    return result
+
+
+def _share(model, X, groups):
+    if any(isinstance(output.dense, Tower) for output in model._outputs()):
+        return None
+    if groups is None:
+        groups = getattr(model, "fields_", None)
+    return interaction_share(model, X, np.arange(X.shape[1]) if groups is None else groups)
 
 
 def _all_pairs(n_features):
@@ -88,7 +116,7 @@ def _keep_largest(best, new, n):
 
     They are tuples of arrays: pairs, strengths and effects.
     """
-    parts = new if best is None else [np.concatenate(both) for both in zip(best, new, strict=True)]
+    parts = [np.concatenate(both) for both in zip(best, new, strict=True)]
     pairs, _, effects = parts
     if len(effects) > n:
         least = np.partition(effects, len(effects) - n)[len(effects) - n]
