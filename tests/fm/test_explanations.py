@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.compose import make_column_transformer
@@ -20,7 +21,6 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 import freqfm
 from freqfm.estimators.fm.explanations import contributions
-from tests.helpers import each
 
 RNG = np.random.default_rng(0)
 N_FEATURES = 6
