@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         FFMClassifier as FFMClassifier,
         FFMRegressor as FFMRegressor,
     )
+    from freqfm.estimators.fm.explanations.pipelines import explain as explain
     from freqfm.estimators.fm.fields import (
         WithFields as WithFields,
         column_fields as column_fields,
@@ -77,6 +78,7 @@ _LAZY = {
     "InteractionRecommender": "freqfm.estimators.interactions.recommender",
     "Word2Vec": "freqfm.estimators.word2vec.model",
     "WithFields": "freqfm.estimators.fm.fields",
+    "explain": "freqfm.estimators.fm.explanations.pipelines",
     "column_fields": "freqfm.estimators.fm.fields",
     "backbones": None,
     "callbacks": None,

@@ -263,6 +263,27 @@ def encoders():
     )
 
 
+def test_explain_of_pipelines():
+    table = TABLE.set_axis([f"r{k}" for k in range(200)])
+    for encoder in encoders():
+        machine = freqfm.FMClassifier(4, max_iter=3, random_state=0)
+        pipeline = make_pipeline(encoder, machine).fit(table, CLICKED)
+        for background in (None, table[:20]):
+            found = freqfm.explain(pipeline, table, background=background, as_frame=True)
+            assert found.contributions.index.equals(table.index)
+            total = found.base_value + found.contributions.sum(axis=1)
+            assert_allclose(total, pipeline.decision_function(table), atol=1e-5)
+            arrays = freqfm.explain(pipeline, table, background=background)
+            assert_array_equal(arrays.contributions, found.contributions)
+    alone = fitted()
+    found = freqfm.explain(alone, ROWS).contributions
+    assert_array_equal(found.toarray(), alone.explain(ROWS).contributions.toarray())
+    with pytest.raises(TypeError, match="needs a factorization machine.*got OneHotEncoder"):
+        freqfm.explain(OneHotEncoder(), TABLE)
+    with pytest.raises(NotFittedError):
+        freqfm.explain(make_pipeline(OneHotEncoder(), freqfm.FMRegressor()), TABLE)
+
+
 def test_original_columns():
     for encoder in encoders():
         X = encoder.fit_transform(TABLE)
