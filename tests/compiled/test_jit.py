@@ -39,7 +39,8 @@ from scipy import sparse
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor
 from freqfm import FFMClassifier, FFMRegressor, FwFMClassifier, FwFMRegressor
 from freqfm import RaFMClassifier, RaFMRegressor
-from freqfm import ALSRecommender, FastVAERecommender, MFRecommender, Word2Vec
+from freqfm import ALSRecommender, EASERecommender, FastVAERecommender, MFRecommender
+from freqfm import Word2Vec
 from freqfm._numba.jit import KERNELS
 from freqfm.backbones import BACKBONES, Features, Linear
 from freqfm.backends.cpu.tables import apply_gradients
@@ -173,6 +174,10 @@ def use_recommenders():
         model.set_params(weight_decay=i % 3, weight_decay_scope=scope, n_jobs=1 + i % 2)
         model.set_params(learning_rate=0.001).fit(X)
         model.similar_items([0])
+    for i, n_neighbors in enumerate([None, 3, 3]):
+        model = EASERecommender(n_neighbors=n_neighbors, n_jobs=1 + i % 2).fit(X)
+        model.recommend(users=[0, 1], candidates=[None, X[:2]][i % 2])
+        model.recommend(np.tile(X.toarray(), (50, 1)))
     # Arrays of one row count as contiguous along every axis.
     for loss in RANKING_LOSSES:
         MFRecommender(4, loss=loss, max_iter=1).fit(np.eye(1, 5))
