@@ -193,7 +193,7 @@ def test_items_without_interactions_are_not_drawn(groups, sampler):
     described = item_features * (np.arange(80) != 79)[:, None]
     X = sparse.csr_array(X.toarray() * ~cold)
     model = MFRecommender(4, backbone=Features(item_features=described), max_iter=1,
-                          negative_sampler=sampler, n_jobs=1)  # fmt: skip
+                          negative_sampler=sampler, random_state=0, n_jobs=1)  # fmt: skip
     drawn = []
     negatives = mf_trainer.MFTrainer._negatives
 
