@@ -9,6 +9,7 @@ Estimators and backends pass each other the tuples below; compiled code reads th
 """
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -79,6 +80,20 @@ class Tower(NamedTuple):
     widths: np.ndarray  #: (n_layers + 1,), of the input and of every layer, int64
     fields: np.ndarray  #: (n_features,), from 0 on, int32; of length 0 without fields
     n_fields: int
+
+
+def layers_of(widths, weights):
+    """Return the layers in ``weights``, whose last axis is all of a tower, as views.
+
+    Those of a hidden layer have the shape (n_towers, n_in + 1, n_out), with the biases in the last
+    row; at the end stand those of the outputs, (n_towers, n_out). Without layers there are none.
+    """
+    layers, begin = [], 0
+    for n_in, n_out in pairwise(widths.tolist()):
+        end = begin + (n_in + 1) * n_out
+        layers.append(weights[..., begin:end].reshape(-1, n_in + 1, n_out))
+        begin = end
+    return [*layers, weights[..., begin:].reshape(-1, widths[-1])] if layers else []
 
 
 class FieldWeights(NamedTuple):

@@ -326,22 +326,36 @@ def resolve_fields(fields, X, n_features):
             )
     elif fields is None:
         return None
-    given = as_array(origin, fields)
-    if given.shape != (n_features,):
-        raise ValueError(
-            f"{origin} has shape {given.shape}, but X has {n_features} features; give the field of "
-            f"every column, as freqfm.column_fields(encoder) returns it. In a pipeline, whose "
-            f"columns differ from fit to fit, leave fields=None and wrap the encoder in "
-            f"freqfm.WithFields."
-        )
-    if given.dtype.kind not in "iuUSO":
-        raise TypeError(
-            f"{origin} must hold integers or strings, which name the field of each column; got "
-            f"{given.dtype}."
-        )
-    if given.dtype.kind == "O":
-        check_present(given, origin)
+    given = checked_labels(
+        fields,
+        origin,
+        f"X has {n_features}",
+        n_features,
+        ", as freqfm.column_fields(encoder) returns it. In a pipeline, whose columns differ from "
+        "fit to fit, leave fields=None and wrap the encoder in freqfm.WithFields.",
+    )
     return unique_codes(given, origin)[1].astype(np.int32)
+
+
+def checked_labels(labels, name, found, n_features, advice):
+    """Return the labels of the fields of all columns as an array; raise if they are none.
+
+    ``found`` and ``advice`` are parts of the error for labels of another shape.
+    """
+    labels = as_array(name, labels)
+    if labels.shape != (n_features,):
+        raise ValueError(
+            f"{name} has shape {labels.shape}, but {found} features; give the field of every "
+            f"column{advice}"
+        )
+    if labels.dtype.kind not in "iuUSO":
+        raise TypeError(
+            f"{name} must hold integers or strings, which name the field of each column; got "
+            f"{labels.dtype}."
+        )
+    if labels.dtype.kind == "O":
+        check_present(labels, name)
+    return labels
 
 
 _FIELDS_OF = {

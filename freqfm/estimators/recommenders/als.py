@@ -20,7 +20,8 @@ from freqfm._input.validation import (
     count_threads,
 )
 from freqfm._memory import as_aligned
-from freqfm.backends.base import Histories, LeastSquaresProblem
+from freqfm.backends.base import LeastSquaresProblem
+from freqfm.estimators.recommenders.index import rows_of
 from freqfm.estimators.recommenders.trained import FactorsMixin, TrainedRecommender
 from freqfm.estimators.training import TrainingTask
 
@@ -136,11 +137,8 @@ class ALSTrainer(TrainingTask):
         self.model, self.validation_score = model, score
         self._n_steps, self._n_threads = components.n_steps, n_threads
         self._objective = components.objective
-        by_item = with_one_index_type(X).T.tocsr()
-        self._of_users = Histories(X.indptr.astype(np.int64), X.indices, X.data)
-        self._of_items = Histories(
-            by_item.indptr.astype(np.int64), by_item.indices.astype(np.int32), by_item.data
-        )
+        self._of_users = rows_of(X)
+        self._of_items = rows_of(with_one_index_type(X).T.tocsr())
         self._total = float(X.data.sum(dtype=np.float64))
         # Least squares are solved on the CPU, by threads that start with each call.
         self._backend = backends.get()
@@ -416,7 +414,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         """Return the vectors that minimise the loss of the rows of a canonical matrix."""
         items = as_kernel_input(self.item_factors_)
         rows = np.zeros((X.shape[0], items.shape[1]), dtype=np.float32)
-        histories = Histories(X.indptr.astype(np.int64), X.indices, X.data)
+        histories = rows_of(X)
         problem = objective.problem(items, histories, _EXACT)
         operands = problem, histories, rows, count_threads(self.n_jobs)
         backends.serve(self.device, "least_squares", *operands)

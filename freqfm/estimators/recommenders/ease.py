@@ -14,7 +14,11 @@ from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import canonical_csr, check_memory, count_threads
 from freqfm._threads import single_threaded_blas
 from freqfm.estimators.recommenders.index import rows_of, sparse_top_k
-from freqfm.estimators.recommenders.item_weights import ItemWeightsRecommender, listed_rows
+from freqfm.estimators.recommenders.item_weights import (
+    ItemWeightsRecommender,
+    listed_rows,
+    with_data,
+)
 
 # With n_neighbors="auto" all items are neighbors up to this many, else this many are.
 _MOST_EXACT = 4096
@@ -185,9 +189,7 @@ class EASERecommender(ItemWeightsRecommender):
         lengths = np.diff(X.indptr)
         of_users = np.maximum(lengths, 1.0) ** -self.user_power
         of_users *= X.nnz / (of_users @ lengths)
-        weighted = X.copy()
-        weighted.data = (X.data * np.repeat(of_users, lengths)).astype(np.float32)
-        return with_one_index_type(weighted)
+        return with_data(with_one_index_type(X), X.data * np.repeat(of_users, lengths))
 
 
 def _regress_on_all(X, weighted, diagonal):
@@ -215,8 +217,7 @@ def _products_of_similar(X, weighted, squares, k, n_threads):
     """
     n_items = len(squares)
     scales = np.where(squares > 0, squares, 1) ** -_POPULARITY_POWER
-    scaled = with_one_index_type(X).copy()
-    scaled.data = (scaled.data * scales[scaled.indices]).astype(np.float32)
+    scaled = with_data(with_one_index_type(X), X.data * scales[X.indices])
     found, products = sparse_top_k(
         weighted.T.tocsr(),
         scaled.T,

@@ -4,14 +4,16 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 
 import numpy as np
-from scipy import sparse
 from sklearn.preprocessing import normalize
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
-from freqfm._input.rows import with_one_index_type
 from freqfm.estimators.recommenders.index import Wanted
-from freqfm.estimators.recommenders.item_weights import ItemWeightsRecommender, listed_rows
+from freqfm.estimators.recommenders.item_weights import (
+    ItemWeightsRecommender,
+    listed_rows,
+    with_data,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -119,13 +121,7 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         )
         return listed_rows(found, scores, n_items)
 
-    def _compared(self, axis):
-        if axis == "users":
-            return super()._compared(axis)
-        X = with_one_index_type(self._histories_of(np.arange(self._n_users)))
-        return self._index(axis, self._weighted(X), 0)
-
-    def _weighted(self, X):
+    def _compared_rows(self, X):
         """Return the weighted values of items, (n_items, n_users) CSR."""
         rows = X.T.tocsr()
         if self.weighting == "cosine":
@@ -139,8 +135,3 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         k1, b = float(self.bm25_k1), float(self.bm25_b)
         lengths = np.repeat(1 - b + b * totals / totals.mean(), np.diff(rows.indptr))
         return with_data(rows, of_users * rows.data * (k1 + 1) / (rows.data + k1 * lengths))
-
-
-def with_data(rows, data):
-    """Return a CSR matrix with other numbers, float32."""
-    return sparse.csr_array((data.astype(np.float32), rows.indices, rows.indptr), rows.shape)

@@ -62,7 +62,11 @@ class ItemWeightsRecommender(BaseRecommender):
 
     def _compared(self, axis):
         X = with_one_index_type(self._histories_of(np.arange(self._n_users)))
-        return self._index(axis, normalize(X.T.tocsr() if axis == "items" else X), 0)
+        return self._index(axis, self._compared_rows(X) if axis == "items" else normalize(X), 0)
+
+    def _compared_rows(self, X):
+        """Return the rows by which items are similar, (n_items, n_users) CSR."""
+        return normalize(X.T.tocsr())
 
     def _check_vectors(self, learned):
         found = learned.get("item_weights_")
@@ -105,3 +109,8 @@ def listed_rows(items, values, n_items):
     kept = items >= 0
     indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
     return sparse.csr_array((values[kept], items[kept], indptr), shape=(len(items), n_items))
+
+
+def with_data(rows, data):
+    """Return a CSR matrix with other numbers, float32."""
+    return sparse.csr_array((data.astype(np.float32), rows.indices, rows.indptr), rows.shape)

@@ -5,9 +5,8 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._input.ids import check_present
 from freqfm._input.validation import as_array
-from freqfm.estimators.fm.fields import WithFields, column_fields
+from freqfm.estimators.fm.fields import WithFields, checked_labels, column_fields
 
 
 def feature_names(model, names):
@@ -38,19 +37,13 @@ def group_columns(model, fields):
     TypeError, ValueError
         If they are not the fields of the model's features.
     """
-    if hasattr(fields, "transform"):
-        labels = original_columns(fields)
-    else:
-        labels = as_array("fields", fields)
-    if labels.shape != (model.n_features_in_,):
-        raise ValueError(
-            f"fields has shape {labels.shape}, but the model has {model.n_features_in_} features; "
-            f"give the field of every column, or the fitted encoder that makes the columns."
-        )
-    if labels.dtype.kind not in "iuUSO":
-        raise TypeError(f"fields must hold integers or strings; got {labels.dtype}.")
-    if labels.dtype.kind == "O":
-        check_present(labels, "fields")
+    labels = checked_labels(
+        original_columns(fields) if hasattr(fields, "transform") else fields,
+        "fields",
+        f"the model has {model.n_features_in_}",
+        model.n_features_in_,
+        ", or the fitted encoder that makes the columns.",
+    )
     # In the order of the columns.
     place = {}
     groups = [place.setdefault(label, len(place)) for label in labels.tolist()]

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import sparse
 
 from freqfm.backends.base import Tower
-from freqfm.estimators.fm.explanations.towers import add_tower
+from freqfm.estimators.fm.explanations.towers import add_tower, mean_of_tower
 
 # Contributions that are computed at once; each takes about 16 bytes times the number of factors.
 _ENTRIES_AT_ONCE = 1 << 17
@@ -97,10 +97,9 @@ class Explainer:
             output.intercept[0] + output.linear[self._support] @ self._means + products.sum() / 2
             for output, products in zip(self._outputs, self._products, strict=True)
         ]
-        empty = sparse.csr_array((0, len(self._support)), dtype=np.float32)
         for k, output in enumerate(self._outputs):
             if isinstance(output.dense, Tower):
-                found[k] += add_tower(output, self._support, empty, self._known(self._support))
+                found[k] += mean_of_tower(output, self._support, self._known(self._support))
         return np.array(found)
 
     def chunks(self, X):

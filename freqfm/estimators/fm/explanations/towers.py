@@ -1,15 +1,22 @@
 """The contributions of entries to the output of a tower of dense layers: DeepSHAP."""
 
-from itertools import pairwise
-
 import numpy as np
+
+from freqfm.backends.base import layers_of
 
 # Change of a unit's input below which the slope of the ReLU is its derivative.
 _NO_CHANGE = 1e-9
 
 
-def add_tower(output, features, X, background, entries=None, contributions=None):
-    """Add the contributions of entries to the tower's output; return its mean for the background.
+def mean_of_tower(output, features, background):
+    """Return the mean output of the tower for reference rows; see ``add_tower``."""
+    layers, weights = _layers_of(output.dense)
+    before = _forward(layers, _Inputs(output, features).of(background))
+    return float(np.mean(np.maximum(before[-1], 0) @ weights))
+
+
+def add_tower(output, features, X, background, entries, contributions):
+    """Add the contributions of entries to the tower's output.
 
     The change of the output from a reference row is divided among the tower's inputs by the rescale
     rule of DeepLIFT [1]_, and an input's part among the entries by their Shapley values for this
@@ -22,9 +29,9 @@ def add_tower(output, features, X, background, entries=None, contributions=None)
         The features that the columns of ``X`` and ``background`` are.
     X : csr_array of shape (n_rows, n_columns)
     background : csr_array of shape (n_background, n_columns)
-    entries : Entries, default=None
+    entries : Entries
         Those of ``X``, and in each row those of ``background``.
-    contributions : ndarray of shape (n_entries,), default=None
+    contributions : ndarray of shape (n_entries,)
         Is added to.
 
     References
@@ -36,20 +43,17 @@ def add_tower(output, features, X, background, entries=None, contributions=None)
     """
     inputs = _Inputs(output, features)
     layers, weights = _layers_of(output.dense)
-    before = _forward(layers, inputs.of(background))
-    if entries is not None:
-        after = _forward(layers, inputs.of(X))
-        sums, known = inputs.sums(X), inputs.sums(background)
-        reference = background.toarray().astype(np.float64)
-        for b in range(len(reference)):
-            slopes = _slopes(layers, weights, [values[b] for values in before], after)
-            old = reference[b, entries.columns]
-            changed = np.flatnonzero((entries.values != 0) | (old != 0))
-            place = entries.rows[changed], entries.columns[changed]
-            values = entries.values[changed], old[changed]
-            parts = inputs.parts(*place, *values, sums, known[b], slopes)
-            contributions[changed] += parts / len(reference)
-    return float(np.mean(np.maximum(before[-1], 0) @ weights))
+    before, after = (_forward(layers, inputs.of(rows)) for rows in (background, X))
+    sums, known = inputs.sums(X), inputs.sums(background)
+    reference = background.toarray().astype(np.float64)
+    for b in range(len(reference)):
+        slopes = _slopes(layers, weights, [values[b] for values in before], after)
+        old = reference[b, entries.columns]
+        changed = np.flatnonzero((entries.values != 0) | (old != 0))
+        place = entries.rows[changed], entries.columns[changed]
+        values = entries.values[changed], old[changed]
+        parts = inputs.parts(*place, *values, sums, known[b], slopes)
+        contributions[changed] += parts / len(reference)
 
 
 class _Inputs:
@@ -88,12 +92,8 @@ class _Inputs:
 
 def _layers_of(tower):
     """Return the layers, biases in the last row, and the weights of the last one's outputs."""
-    weights, layers, begin = tower.weights.astype(np.float64), [], 0
-    for n_in, n_out in pairwise(tower.widths.tolist()):
-        end = begin + (n_in + 1) * n_out
-        layers.append(weights[begin:end].reshape(n_in + 1, n_out))
-        begin = end
-    return layers, weights[begin:]
+    *layers, weights = (layer[0] for layer in layers_of(tower.widths, tower.weights.astype(float)))
+    return layers, weights
 
 
 def _forward(layers, values):

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE
 from freqfm._input.validation import as_kernel_input, layer_sizes
-from freqfm.backends.base import Tower
+from freqfm.backends.base import Tower, layers_of
 from freqfm.estimators.fm.factors.dense import FactorsWithDense
 from freqfm.estimators.fm.factors.fields import FieldsParameter
 from freqfm.optimizers import Optimizer
@@ -52,7 +52,7 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
         """The dense layers, as views of the model's weights."""
         if not hasattr(self, "_dense"):
             raise AttributeError(f"{type(self).__name__} has no layers_ before fit")
-        layers = _layers_of(self._layer_widths, self._dense)
+        layers = layers_of(self._layer_widths, self._dense)
         return [layer[0] if len(layer) == 1 else layer for layer in layers]
 
     def _widths(self, fields):
@@ -85,7 +85,7 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
     def _penalized(self):
         """Return 1 for each weight, and 0 for each bias."""
         found = np.ones(_count_weights(self._layer_widths), dtype=np.float32)
-        for layer in _layers_of(self._layer_widths, found)[:-1]:
+        for layer in layers_of(self._layer_widths, found)[:-1]:
             layer[:, -1] = 0
         return found
 
@@ -131,23 +131,9 @@ def _count_weights(widths):
     return int(((widths[:-1] + 1) * widths[1:]).sum() + widths[-1])
 
 
-def _layers_of(widths, weights):
-    """Return the layers in ``weights``, whose last axis is all of a tower, as views.
-
-    Those of a hidden layer have the shape (n_towers, n_in + 1, n_out), with the biases in the last
-    row; at the end stand those of the outputs, (n_towers, n_out). Without layers there are none.
-    """
-    layers, begin = [], 0
-    for n_in, n_out in pairwise(widths.tolist()):
-        end = begin + (n_in + 1) * n_out
-        layers.append(weights[..., begin:end].reshape(-1, n_in + 1, n_out))
-        begin = end
-    return [*layers, weights[..., begin:].reshape(-1, widths[-1])] if layers else []
-
-
 def _draw_layers(widths, weights, generator):
     """Draw initial weights and biases, uniform as those of scikit-learn's ``MLPClassifier``."""
     fans = [*(n_in + n_out for n_in, n_out in pairwise(widths)), widths[-1] + 1]
-    for layer, fan in zip(_layers_of(widths, weights), fans, strict=True):
+    for layer, fan in zip(layers_of(widths, weights), fans, strict=True):
         bound = np.sqrt(6 / fan)
         layer[...] = generator.uniform(-bound, bound, layer.shape)
