@@ -202,12 +202,13 @@ def test_a_refit_that_is_interrupted_leaves_the_best_epoch(log, monkeypatch):
 
 def test_a_fit_that_max_iter_ends_too_early_warns_at_the_users_line(log):
     X, y = log
-    for model in (FMClassifier(max_iter=2), FMClassifier(max_iter=2, early_stopping=False)):
+    params = {"max_iter": 2, "random_state": 0}
+    for model in (FMClassifier(**params), FMClassifier(**params, early_stopping=False)):
         with pytest.warns(ConvergenceWarning, match="max_iter=2.*still improved") as record:
             model.fit(X, y)
         assert record[0].filename == __file__
     with pytest.warns(ConvergenceWarning) as record:
-        make_pipeline(MaxAbsScaler(), FMClassifier(max_iter=2)).fit(X, y)
+        make_pipeline(MaxAbsScaler(), FMClassifier(**params)).fit(X, y)
     assert record[0].filename == __file__
 
 
@@ -225,7 +226,8 @@ def test_a_fit_that_max_iter_ends_too_early_warns_at_the_users_line(log):
 )
 def test_what_that_warning_advises_trains_exactly_max_iter_epochs(log, recwarn, model, settings):
     model = clone(model).set_params(max_iter=2, random_state=0)
-    data = log if isinstance(model, FMClassifier) else [make_interactions(60, 40, 600)]
+    histories = make_interactions(60, 40, 600, random_state=0)
+    data = log if isinstance(model, FMClassifier) else [histories]
     named = " and ".join(f"{name}={value}" for name, value in settings.items())
     with pytest.warns(ConvergenceWarning, match=f"still improved.*or set {named} to train"):
         model.fit(*data)
