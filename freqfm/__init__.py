@@ -49,11 +49,13 @@ if TYPE_CHECKING:
         RaFMRegressor as RaFMRegressor,
     )
     from freqfm.estimators.recommenders.als import ALSRecommender as ALSRecommender
-    from freqfm.estimators.recommenders.ease import EASERecommender as EASERecommender
+    from freqfm.estimators.recommenders.closed_form.ease import EASERecommender as EASERecommender
     from freqfm.estimators.interactions.recommender import (
         InteractionRecommender as InteractionRecommender,
     )
-    from freqfm.estimators.recommenders.item_knn import ItemKNNRecommender as ItemKNNRecommender
+    from freqfm.estimators.recommenders.closed_form.item_knn import (
+        ItemKNNRecommender as ItemKNNRecommender,
+    )
     from freqfm.estimators.recommenders.mf import MFRecommender as MFRecommender
     from freqfm.estimators.recommenders.base import recommend as recommend
     from freqfm.estimators.recommenders.vae import FastVAERecommender as FastVAERecommender
@@ -71,8 +73,8 @@ _LAZY = {
     "RaFMClassifier": "freqfm.estimators.fm.rafm",
     "RaFMRegressor": "freqfm.estimators.fm.rafm",
     "ALSRecommender": "freqfm.estimators.recommenders.als",
-    "EASERecommender": "freqfm.estimators.recommenders.ease",
-    "ItemKNNRecommender": "freqfm.estimators.recommenders.item_knn",
+    "EASERecommender": "freqfm.estimators.recommenders.closed_form.ease",
+    "ItemKNNRecommender": "freqfm.estimators.recommenders.closed_form.item_knn",
     "MFRecommender": "freqfm.estimators.recommenders.mf",
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",
     "InteractionRecommender": "freqfm.estimators.interactions.recommender",

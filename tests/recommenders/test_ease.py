@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 
 from freqfm import EASERecommender, InteractionRecommender, ItemKNNRecommender
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders import ease
+from freqfm.estimators.recommenders.closed_form import ease
 
 
 def weighted(n_users=80, n_items=25, share=0.2):

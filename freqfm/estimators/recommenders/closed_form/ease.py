@@ -13,12 +13,12 @@ from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import canonical_csr, check_memory, count_threads
 from freqfm._threads import single_threaded_blas
-from freqfm.estimators.recommenders.index import rows_of, sparse_top_k
-from freqfm.estimators.recommenders.item_weights import (
+from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     listed_rows,
     with_data,
 )
+from freqfm.estimators.recommenders.index import rows_of, sparse_top_k
 
 # With n_neighbors="auto" all items are neighbors up to this many, else this many are.
 _MOST_EXACT = 4096

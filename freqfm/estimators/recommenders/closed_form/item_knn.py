@@ -8,12 +8,12 @@ from sklearn.preprocessing import normalize
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
-from freqfm.estimators.recommenders.index import Wanted
-from freqfm.estimators.recommenders.item_weights import (
+from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     listed_rows,
     with_data,
 )
+from freqfm.estimators.recommenders.index import Wanted
 
 
 @dataclass(eq=False, repr=False)
