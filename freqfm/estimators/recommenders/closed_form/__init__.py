@@ -1,0 +1,1 @@
+"""Recommenders that are computed from the interactions in one step, without training."""
