@@ -1,16 +1,22 @@
 """Real data for the benchmarks, read from ``--data`` or the environment variable FREQFM_DATA."""
 
 import argparse
+import atexit
 import gzip
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
+import _drawn
 import numpy as np
 from scipy import sparse
 from sklearn.model_selection import train_test_split
 
 from freqfm.datasets import load_libfm
 from freqfm.model_selection import holdout_interactions
+
+QUICK = "small random data, few epochs: a test"
 
 
 def data_parser(description):
@@ -38,7 +44,15 @@ def table_parser(description):
 
 
 def require_data(args):
-    """Return the data folder, or exit with a message that says what to give."""
+    """Return the data folder, or exit with a message that says what to give.
+
+    For ``--quick`` it is a folder of small random data, which is removed at the end.
+    """
+    if getattr(args, "quick", False):
+        folder = Path(tempfile.mkdtemp())
+        atexit.register(shutil.rmtree, folder)
+        _drawn.write(folder)
+        return folder
     if args.data is None:
         raise SystemExit("Give the data folder with --data DIR, or set FREQFM_DATA.")
     return Path(args.data)

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _data import click_parts, data_parser, movielens_100k, require_data
+from _data import QUICK, click_parts, data_parser, movielens_100k, require_data
 from scipy.stats import spearmanr
 from sklearn.base import clone
 
@@ -13,6 +13,7 @@ from freqfm import DivergenceError
 from freqfm.metrics import ranking_report
 
 __all__ = [
+    "QUICK",
     "Results",
     "click_parts",
     "data_parser",
@@ -37,7 +38,7 @@ def run_parser(description, *, epochs, every, patience):
         "--patience", type=int, default=patience, help=f"looks without a gain ({patience})"
     )
     parser.add_argument("--n-jobs", type=int, default=None)
-    parser.add_argument("--quick", action="store_true", help="1,000 users, few epochs: a test")
+    parser.add_argument("--quick", action="store_true", help=QUICK)
     return parser
 
 

@@ -20,6 +20,7 @@ training rows get 10, 20, 30 and 40 % more items, at random; are their temperatu
     python benchmarks/reproduce/adap_tau.py --data DIR --data-set ml1m --seeds 3
     python benchmarks/reproduce/adap_tau.py --data DIR --out results --noise
     python benchmarks/reproduce/adap_tau.py --data DIR --only 'tau0' 'tau_u*' --epochs 120
+    python benchmarks/reproduce/adap_tau.py --quick
 
 Finished runs go to ``--results`` (default: adap_tau.jsonl in ``--out``), and a run that is there is
 skipped: stop and start as you like, but remove the file when the package has changed. On two cores
@@ -256,7 +257,6 @@ def main():
         parser.error(f"--only names none of: {', '.join(candidates)}")
     parts = click_parts(require_data(args), DATA_SETS[args.data_set])
     if args.quick:
-        parts = [part[:1000] for part in parts]
         args.epochs, args.every = 8, 2
     results = Results(args.results or args.out / "adap_tau.jsonl")
     options = ("data_set", "epochs", "every", "learning_rate", "n_negatives", "quick")

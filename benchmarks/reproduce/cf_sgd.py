@@ -7,6 +7,7 @@ first seed; the test part is looked at once per seed, at the best validation epo
 
     python benchmarks/reproduce/cf_sgd.py --data DIR --out results
     python benchmarks/reproduce/cf_sgd.py --data DIR --out results --linear-scale 1
+    python benchmarks/reproduce/cf_sgd.py --quick
 
 writes cf_sgd.json and cf_sgd.png and prints the tables; about ten minutes on two cores. With
 ``--linear-scale`` linear weights start from normal random numbers of that standard deviation, 1 in
@@ -26,7 +27,7 @@ from freqfm import DivergenceError, FMClassifier
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _data import data_parser, movielens_split, require_data
+from _data import QUICK, data_parser, movielens_split, require_data
 
 GRID = {
     "SGD": [SGD(rate) for rate in (3, 10, 20, 30, 100)],
@@ -164,8 +165,11 @@ def main():
     parser.add_argument("--max-epochs", type=int, default=60)
     parser.add_argument("--patience", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help=QUICK)
     parser.add_argument("--linear-scale", type=float, default=0.0)
     args = parser.parse_args()
+    if args.quick:
+        args.max_epochs, args.seeds = 2, 1
     data = require_data(args)
     args.out.mkdir(parents=True, exist_ok=True)
 

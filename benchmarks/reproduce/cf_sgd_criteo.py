@@ -5,6 +5,7 @@ rows, the test rows are looked at once per seed. With 7,200 training rows AUCs a
 about 0.03: this shows that the pipeline runs on real logs of 39 fields, not which one is best.
 
     python benchmarks/reproduce/cf_sgd_criteo.py --data DIR --out results
+    python benchmarks/reproduce/cf_sgd_criteo.py --quick
 """
 
 import json
@@ -19,7 +20,7 @@ from freqfm.datasets import load_criteo_tsv
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _data import data_parser, require_data
+from _data import QUICK, data_parser, require_data
 
 GRID = {
     "SGD": [SGD(rate) for rate in (0.03, 0.1, 0.3, 1.0)],
@@ -31,7 +32,7 @@ GRID = {
 }
 
 
-def train(parts, optimizer, seed, max_epochs=100, patience=10):
+def train(parts, optimizer, seed, max_epochs, patience=10):
     """Return the best dev AUC, its epoch, and the test AUC and log loss of that epoch."""
     train, dev, test = parts
     model = FMClassifier(optimizer=optimizer, batch_size=256, random_state=seed)
@@ -56,8 +57,12 @@ def train(parts, optimizer, seed, max_epochs=100, patience=10):
 
 def main():
     parser = data_parser(__doc__)
+    parser.add_argument("--max-epochs", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help=QUICK)
     args = parser.parse_args()
+    if args.quick:
+        args.max_epochs, args.seeds = 2, 1
     folder = require_data(args) / "criteo-sample"
     first = load_criteo_tsv(folder / "train.tsv.gz")
     parts = [first] + [
@@ -68,9 +73,11 @@ def main():
           + f"; {first.data.shape[1]} tokens, {first.target.mean():.1%} clicks")  # fmt: skip
     results = {}
     for name, candidates in GRID.items():
-        searched = [train(parts, optimizer, 0)["dev_auc"] for optimizer in candidates]
+        searched = [
+            train(parts, optimizer, 0, args.max_epochs)["dev_auc"] for optimizer in candidates
+        ]
         chosen = candidates[int(np.argmax(searched))]
-        runs = [train(parts, chosen, seed) for seed in range(args.seeds)]
+        runs = [train(parts, chosen, seed, args.max_epochs) for seed in range(args.seeds)]
         results[name] = {"optimizer": repr(chosen), "runs": runs}
         mean = {key: np.mean([run[key] for run in runs]) for key in runs[0]}
         print(

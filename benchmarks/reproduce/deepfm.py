@@ -10,7 +10,7 @@ Frappe: the untuned ``DeepFMClassifier()`` and ``FMClassifier()``, trained on th
 validation file; AUC on those of the test file.
 
     python benchmarks/reproduce/deepfm.py --data DIR --out results
-    python benchmarks/reproduce/deepfm.py --data DIR --quick
+    python benchmarks/reproduce/deepfm.py --quick
 
 writes deepfm.json and deepfm.png and prints the tables; about ten minutes on two cores.
 """
@@ -30,7 +30,7 @@ from freqfm.datasets import load_libfm
 from freqfm.optimizers import CFSGD, SGD, Adagrad, Adam
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _data import data_parser, movielens_split, require_data
+from _data import QUICK, data_parser, movielens_split, require_data
 
 # The optimizer of the embeddings, and that of the layers.
 GRID = {
@@ -164,7 +164,7 @@ def draw(runs, path):
 
 def main():
     parser = data_parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="two rates each, few epochs, one seed")
+    parser.add_argument("--quick", action="store_true", help=QUICK)
     parser.add_argument("--dropout", type=float, default=0.2, help="of the MovieLens models")
     parser.add_argument("--max-epochs", type=int, help="at most (default: 40)")
     parser.add_argument("--patience", type=int, default=2, help="epochs without a better AUC")

@@ -22,6 +22,7 @@ chosen: figures to compare with published ones. Scores are dot products, as in t
     python benchmarks/reproduce/fastvae.py --data DIR --data-set gowalla --negatives 1000 --seeds 3
     python benchmarks/reproduce/fastvae.py --data DIR --only full 'midx*' --refit
     python benchmarks/reproduce/fastvae.py --data DIR --only full 'midx*' --similarity cosine
+    python benchmarks/reproduce/fastvae.py --quick
 
 Figures 2 and 5 are in fastvae_divergence.py and fastvae_sensitivity.py. The paper draws 1,000 items
 on Gowalla and uses ReLU, the authors' script has other details; neither uses MovieLens-1M. Finished

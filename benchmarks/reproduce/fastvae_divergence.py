@@ -14,6 +14,7 @@ the biases as they are.
 
     python benchmarks/reproduce/fastvae_divergence.py --data DIR --out results
     python benchmarks/reproduce/fastvae_divergence.py --data DIR --data-set ml1m --similarity cosine
+    python benchmarks/reproduce/fastvae_divergence.py --quick
 
 Finished runs go to ``--results`` (default: fastvae.jsonl in ``--out``, as those of fastvae.py,
 whose full softmax is not trained twice), and a run that is there is skipped: remove the file when

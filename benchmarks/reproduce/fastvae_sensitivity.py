@@ -9,6 +9,7 @@ first seed.
     python benchmarks/reproduce/fastvae_sensitivity.py --data DIR --out results
     python benchmarks/reproduce/fastvae_sensitivity.py --data DIR --data-set ml1m --seeds 3
     python benchmarks/reproduce/fastvae_sensitivity.py --data DIR --codewords-grid 16 64
+    python benchmarks/reproduce/fastvae_sensitivity.py --quick
 
 Scores are dot products, as in the paper; ``--similarity cosine`` is the package's default, at its
 default temperature. Finished runs go to ``--results`` (default: fastvae.jsonl in ``--out``,

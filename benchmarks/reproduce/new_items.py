@@ -9,7 +9,7 @@ well-known movies come first, and by the popularity of known items with the same
 regression of log counts).
 
     python benchmarks/reproduce/new_items.py --data DIR --out results
-    python benchmarks/reproduce/new_items.py --data DIR --quick
+    python benchmarks/reproduce/new_items.py --quick
 
 LightFM is compared if it is installed (``pip install lightfm-next``). Finished fits go to
 ``--results`` (default: new_items.jsonl in ``--out``), and a fit that is there is skipped.
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _runs import Results, data_parser, movielens_100k, require_data, table
+from _runs import QUICK, Results, data_parser, movielens_100k, require_data, table
 from scipy import sparse
 from sklearn.linear_model import Ridge
 
@@ -139,7 +139,7 @@ def main():
     parser.add_argument("--results", type=Path, help="JSON lines of finished fits (in --out)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--n-jobs", type=int, default=None)
-    parser.add_argument("--quick", action="store_true", help="one seed, small models: a test")
+    parser.add_argument("--quick", action="store_true", help=QUICK)
     args = parser.parse_args()
     results = Results(args.results or args.out / "new_items.jsonl")
     X, features = movielens(require_data(args))

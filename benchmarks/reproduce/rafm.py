@@ -18,6 +18,7 @@ against FM(256).
 
     python benchmarks/reproduce/rafm.py --data DIR --out results
     python benchmarks/reproduce/rafm.py --data DIR --out results --data-set frappe --seeds 1
+    python benchmarks/reproduce/rafm.py --quick
 
 Finished runs go to ``--results`` (default: rafm.jsonl in ``--out``) and are not done again; remove
 the file when the package has changed. About an hour on two cores; writes rafm.json and rafm.png.
@@ -32,7 +33,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from _data import frappe_split, movielens_split
-from _runs import Results, data_parser, require_data, table
+from _runs import QUICK, Results, data_parser, require_data, table
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
@@ -293,7 +294,10 @@ def main():
     parser.add_argument("--epochs", type=int, default=300, help="at most (300)")
     parser.add_argument("--patience", type=int, default=50, help="epochs without a gain (50)")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help=QUICK)
     args = parser.parse_args()
+    if args.quick:
+        args.epochs, args.seeds = 2, 1
     args.keep = False
     data = require_data(args)
     args.out.mkdir(parents=True, exist_ok=True)

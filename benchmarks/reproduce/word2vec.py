@@ -10,7 +10,7 @@ the first seed, by the loss of the held-out part after the last epoch; then the 
 compared over seeds. All models of an architecture are scored by the same windows and noise.
 
     python benchmarks/reproduce/word2vec.py --data DIR --out results
-    python benchmarks/reproduce/word2vec.py --data DIR --quick
+    python benchmarks/reproduce/word2vec.py --quick
 
 writes word2vec.jsonl, a line for each run, and word2vec.png, and prints the tables; about four
 minutes on two cores. Runs that are in the file are not done again.
@@ -27,7 +27,7 @@ from freqfm.callbacks import Checkpoint
 from freqfm.optimizers import CFSGD, SGD, Adam
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _data import data_parser, require_data, wikitext
+from _data import QUICK, data_parser, require_data, wikitext
 from _runs import Results
 
 GRID = {
@@ -135,7 +135,7 @@ def main():
     parser.add_argument("--architectures", nargs="+", default=["skip_gram", "cbow"])
     parser.add_argument("--epochs", type=int, help="default: 10, or 2 with --quick")
     parser.add_argument("--seeds", type=int, help="how many (default: 3)")
-    parser.add_argument("--quick", action="store_true", help="two rates, two epochs, one seed")
+    parser.add_argument("--quick", action="store_true", help=QUICK)
     args = parser.parse_args()
     args.seeds = args.seeds or (1 if args.quick else 3)
     args.epochs = args.epochs or (2 if args.quick else 10)
