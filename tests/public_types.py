@@ -36,6 +36,8 @@ def uses() -> None:
     X: csr_array = datasets.load_interactions("clicks.txt", min_rating=4)
     rows, y = datasets.load_libfm("rows.txt", n_features=10, dtype=np.float64)
     target: np.ndarray = y
+    datasets.dump_libffm(rows, y, "rows.ffm", fields=np.zeros(10, dtype=int))
+    loaded = datasets.load_libffm("rows.ffm", zero_based=True)
     movies: Bunch = datasets.fetch_movielens("100k", data_home=None)
     made = datasets.make_interactions(100, 50, 1000, random_state=np.random.default_rng(0))
     history, hidden = holdout_interactions(made, 0.2, random_state=0)
@@ -53,6 +55,7 @@ def uses() -> None:
     print(
         deep.fit(rows, target),
         version,
+        loaded,
         movies,
         scores,
         quality,

@@ -567,9 +567,16 @@ FILES = {
     "rows.libfm": _lines(
         TARGET, np.full(N_ROWS, "1:1"), [f"{2 + i % 5}:0.5" for i in range(N_ROWS)]
     ),
+    "rows.ffm": _lines(
+        TARGET, np.full(N_ROWS, "0:1:1"), [f"{i % 2}:{2 + i % 4}:0.5" for i in range(N_ROWS)]
+    ),
     "criteo.tsv": _lines(TARGET, *[np.full(N_ROWS, "3")] * 13, *[np.full(N_ROWS, "68fd")] * 26),
 }
-_LOADERS = {"rows.libfm": datasets.load_libfm, "criteo.tsv": datasets.load_criteo_tsv}
+_LOADERS = {
+    "rows.libfm": datasets.load_libfm,
+    "rows.ffm": datasets.load_libffm,
+    "criteo.tsv": datasets.load_criteo_tsv,
+}
 
 
 def loader(rng):

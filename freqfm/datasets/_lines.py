@@ -9,10 +9,13 @@ import zlib
 
 def _open_zstd(path, mode):
     """Open a file compressed by zstd."""
+    path = os.fspath(path)
     try:
         import pyarrow
     except ImportError:
-        raise ImportError(f"reading {path} takes pyarrow: pip install 'freqfm[streams]'.") from None
+        raise ImportError(f"opening {path} takes pyarrow: pip install 'freqfm[streams]'.") from None
+    if mode == "wb":
+        return pyarrow.output_stream(path, compression="zstd")
     return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
 
 
@@ -20,7 +23,7 @@ _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
 
 
 def opener_of(path):
-    """Return the function that opens a file, and decompresses it if its name says so."""
+    """Return the function that opens a file, compressed if its name says so."""
     return _OPENERS.get(os.path.splitext(path)[1], open)
 
 

@@ -84,8 +84,8 @@ def load_libfm(
     >>> y.tolist()
     [1.0, -1.0]
     """
-    files = [_Lines(one, read_rows(one)) for one in as_paths(path)]
-    loaded = _load(files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype))
+    files = [Lines(one, read_rows(one)) for one in as_paths(path)]
+    loaded = load_files(files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype))
     return (loaded[0], loaded[1]) if isinstance(path, str | os.PathLike) else loaded
 
 
@@ -111,11 +111,14 @@ def read_blocks(path, zero_based, n_rows):
     """Yield X and y of some rows at a time; errors name the line."""
     rows = read_rows(path)
     while block := list(islice(rows, n_rows)):
-        yield _load([_Lines(path, block)], zero_based=zero_based, dtype=np.float32)
+        yield load_files([Lines(path, block)], zero_based=zero_based, dtype=np.float32)
 
 
-class _Lines:
+class Lines:
     """A file object for scikit-learn's reader that keeps the numbers of the lines read."""
+
+    #: The end of errors of lines that cannot be read.
+    advice = _ADVICE
 
     def __init__(self, path, lines):
         self.path, self._lines = path, lines
@@ -137,7 +140,7 @@ class _Lines:
         raise NotImplementedError
 
 
-def _load(files, **options):
+def load_files(files, **options):
     """Return X and y of each file; errors name the line."""
     try:
         loaded = load_svmlight_files(files, **options)
@@ -146,7 +149,7 @@ def _load(files, **options):
         last = next((file for file in reversed(files) if file.numbers), None)
         if last is None or last.done or last.failed:
             raise
-        raise at_line(last.path, last.numbers[-1], f"{cut(error)}; {_ADVICE}") from error
+        raise at_line(last.path, last.numbers[-1], f"{cut(error)}; {last.advice}") from error
     for place, file in enumerate(files):
         X, y = loaded[2 * place : 2 * place + 2]
         _check_rows(X, y, file)

@@ -13,7 +13,7 @@ from sklearn import config_context
 from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import roc_auc_score
 
-from freqfm.datasets import RowStream, load_criteo_tsv, load_libfm, make_clicks
+from freqfm.datasets import RowStream, load_criteo_tsv, load_libffm, load_libfm, make_clicks
 
 
 @pytest.fixture(scope="module")
@@ -405,7 +405,11 @@ def test_criteo_names_the_malformed_line(tmp_path, line, message):
 
 @pytest.mark.parametrize(
     ("load", "line"),
-    [(load_libfm, "1 0:1\n"), (load_criteo_tsv, criteo_line(1, {1: 5}, {2: "a"}))],
+    [
+        (load_libfm, "1 0:1\n"),
+        (load_libffm, "1 0:0:1\n"),
+        (load_criteo_tsv, criteo_line(1, {1: 5}, {2: "a"})),
+    ],
 )
 def test_damaged_and_marked_files(tmp_path, load, line):
     for suffix, compress in ((".gz", gzip.compress), (".bz2", bz2.compress)):
@@ -426,7 +430,7 @@ def test_damaged_and_marked_files(tmp_path, load, line):
     path.write_text(line, encoding="utf-8-sig")
     marked = load(path)
     for one, other in zip((plain, marked), (marked, plain), strict=True):
-        X, y = one if isinstance(one, tuple) else (one.data, one.target)
+        X, y = one[:2] if isinstance(one, tuple) else (one.data, one.target)
         assert X.shape[0] == 1 and y.tolist() == [1]
         other = other[0] if isinstance(other, tuple) else other.data
         assert np.array_equal(X.toarray(), other.toarray())

@@ -19,7 +19,13 @@ from freqfm import (
 from freqfm._messages import cut, shorten, shown
 from freqfm.backbones import Features
 from freqfm.callbacks import Checkpoint
-from freqfm.datasets import IncrementalOneHotEncoder, RowStream, load_interactions, load_libfm
+from freqfm.datasets import (
+    IncrementalOneHotEncoder,
+    RowStream,
+    load_interactions,
+    load_libffm,
+    load_libfm,
+)
 from freqfm.displays import MagnitudePopularityDisplay
 from freqfm.metrics import ndcg_at_k, normalized_entropy, stratified_ndcg_at_k
 from freqfm.model_selection import LeaveLastOut, make_ranking_scorer
@@ -178,6 +184,7 @@ CALLS = {
     "a format": lambda m, w, text, at: load_interactions(written(at, "1 2"), format=text),
     "lines of interactions": lambda m, w, text, at: load_interactions(written(at, text)),
     "lines of libfm": lambda m, w, text, at: load_libfm(written(at, text)),
+    "lines of libffm": lambda m, w, text, at: load_libffm(written(at, f"1 {text}")),
     "parameters in checkpoints": lambda m, w, text, at: (
         FMRegressor(verbose=0, loss={text: Loud()})
         .set_callbacks(Checkpoint(at / "file"))

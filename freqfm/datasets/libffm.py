@@ -1,0 +1,290 @@
+"""Loader and writer of text files whose entries name a field, the format of libffm."""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+from scipy.sparse import csr_array
+from sklearn.utils import column_or_1d
+
+from freqfm._input.validation import as_array, as_float_csr, canonical_csr, check_flag
+from freqfm._messages import shown
+from freqfm.datasets._lines import as_paths, at_line, opener_of
+from freqfm.datasets.libfm import Lines, load_files, read_rows
+
+_ENTRY = re.compile(rb"(\d{1,10}):(\d{1,10}):([^:]+)")
+
+# The field of columns that are in none of the files.
+_NO_FIELD = -1
+
+
+def load_libffm(
+    path: str | os.PathLike[str] | list | tuple,
+    *,
+    n_features: int | None = None,
+    fields: ArrayLike | None = None,
+    zero_based: bool | str = "auto",
+    dtype: DTypeLike = np.float32,
+) -> tuple[csr_array, np.ndarray, np.ndarray] | list:
+    """Load data in the text format of libffm and xLearn, whose entries name a field.
+
+    One row per line: the target, then ``field:feature:value`` for every non-zero entry, in any
+    order [1]_. The number of a feature is its column, and each column has one field.
+
+    Parameters
+    ----------
+    path : str, path-like, or list or tuple of these
+        File or files to read; those that end in ".gz", ".bz2" or ".zst" are decompressed. Load the
+        files of one data set in one call, to give them all the same columns.
+    n_features : int, default=None
+        Number of columns. None is that of `fields`, or else as many as the largest feature found
+        in the files needs.
+    fields : array-like of shape (n_features,), default=None
+        The fields that an earlier call returned, for files with the same columns. Pass
+        ``zero_based`` as well, as the later files may lack the first column by chance.
+    zero_based : bool or "auto", default="auto"
+        Whether features are numbered from 0 (True) or 1 (False). "auto" assumes 1 if feature 0 is
+        in none of the files; pass True where they start at 0 and the first may be missing by
+        chance. Numbers of fields are kept as they are.
+    dtype : numpy dtype, default=numpy.float32
+        Type of the values of X.
+
+    Returns
+    -------
+    X : csr_array of shape (n_samples, n_features), dtype `dtype`
+        With int32 indices, sorted; zeros in the file are not stored.
+    y : ndarray of shape (n_samples,), dtype float64
+        The targets as they are in the file, often -1 and 1, or 0 and 1.
+    fields : ndarray of shape (n_features,), dtype int64
+        The field of each column; -1 for columns that are in none of the files, nor in the `fields`
+        given.
+
+        For a list or tuple of paths the result is the flat list ``[X1, y1, X2, y2, ..., fields]``,
+        all with the same columns.
+
+    Raises
+    ------
+    ValueError
+        If there is no path, if a line cannot be read, holds NaN or infinity or a feature twice, if
+        a feature is in two fields, if a file cannot be decompressed, or if `n_features` or `fields`
+        is too small for the largest feature found. The message names the file and the line.
+
+    See Also
+    --------
+    dump_libffm : Writes such files.
+    load_libfm : The format without fields.
+    freqfm.FFMClassifier, freqfm.FwFMClassifier, freqfm.DeepFMClassifier : Machines with fields.
+
+    Notes
+    -----
+    libffm takes the field of a feature from each entry, so that one feature can be in several
+    fields: in files whose features were hashed without regard to the field, for instance. Here such
+    a file raises an error. Number the features of each field apart.
+
+    References
+    ----------
+    .. [1] Y. Juan, Y. Zhuang, W.-S. Chin, C.-J. Lin. "Field-aware Factorization Machines for CTR
+       Prediction". RecSys 2016.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from freqfm import FFMClassifier
+    >>> from freqfm.datasets import load_libffm
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "train.ffm")
+    ...     with open(path, "w") as file:
+    ...         _ = file.write("0 0:0:1 1:2:1\\n1 0:1:1 1:3:0.5\\n")
+    ...     X, y, fields = load_libffm(path)
+    >>> X.toarray().tolist()
+    [[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.5]]
+    >>> fields
+    array([0, 0, 1, 1])
+    >>> model = FFMClassifier(fields=fields, random_state=0).fit(X, y)
+    """
+    known: dict[int, int] = {}
+    files = [_EntryLines(one, known) for one in as_paths(path)]
+    if fields is not None:
+        fields = _checked_fields(fields, n_features)
+        n_features = len(fields)
+    options = {"n_features": n_features, "zero_based": zero_based, "dtype": np.dtype(dtype)}
+    loaded = load_files(files, **options)
+    # As scikit-learn's reader does.
+    from_one = zero_based == "auto" and min(known, default=0) > 0 and all(f.found for f in files)
+    begin = int(from_one or zero_based is False)
+    all_fields = _merged(fields, known, loaded[0].shape[1], begin)
+    one = isinstance(path, str | os.PathLike)
+    return (*loaded, all_fields) if one else [*loaded, all_fields]
+
+
+def _merged(fields, known, n_columns, begin):
+    """Return the field of each column, by the ``fields`` given, if any, and those of the files.
+
+    ``known`` has the field of each feature, which are numbered from ``begin``.
+    """
+    merged = np.full(n_columns, _NO_FIELD) if fields is None else fields.copy()
+    columns = np.fromiter(known, np.int64, len(known)) - begin
+    found = np.fromiter(known.values(), np.int64, len(known))
+    before = merged[columns]
+    other = np.flatnonzero((before != found) & (before != _NO_FIELD))
+    if len(other):
+        column, field = columns[other[0]], found[other[0]]
+        raise ValueError(
+            f"feature {column + begin}, column {column} of X, is in field {field} in the files, "
+            f"but fields[{column}] is {before[other[0]]}; give the fields of files with the same "
+            f"columns, and the same zero_based."
+        )
+    merged[columns] = found
+    return merged
+
+
+class _EntryLines(Lines):
+    """The lines of a file without the fields, as scikit-learn's reader takes them.
+
+    Parameters
+    ----------
+    path : str or path-like
+    known : dict of int to int
+        The field of each feature, by the numbers in the files; those of this file are added.
+    """
+
+    advice = (
+        "give every line a target and entries field:feature:value, each feature once, numbered "
+        "below 2**31 - 1."
+    )
+
+    def __init__(self, path, known):
+        super().__init__(path, self._without_fields())
+        self._known = known
+        #: Whether there is any entry.
+        self.found = False
+
+    def _without_fields(self):
+        known = self._known
+        for number, line in read_rows(self.path):
+            target, *entries = line.partition(b"#")[0].split()
+            pairs = []
+            for entry in entries:
+                parts = _ENTRY.fullmatch(entry)
+                if parts is None:
+                    raise at_line(self.path, number, f"found {_text(entry)}; {self.advice}")
+                field, feature = int(parts[1]), int(parts[2])
+                if known.setdefault(feature, field) != field:
+                    raise at_line(
+                        self.path,
+                        number,
+                        f"feature {feature} is in field {field}, but in field {known[feature]} "
+                        f"before; a column has one field: number the features of each field apart.",
+                    )
+                pairs.append((feature, parts[3]))
+            self.found = self.found or bool(pairs)
+            # The reader takes columns in increasing order only.
+            pairs.sort()
+            yield number, b" ".join([target, *(b"%d:%s" % pair for pair in pairs)]) + b"\n"
+
+
+def _text(token):
+    """Return bytes of a file for a message."""
+    return shown(token.decode("utf-8", "backslashreplace"))
+
+
+def _checked_fields(fields, n_features):
+    """Return fields as a vector of integers; raise if they are none, or not ``n_features``."""
+    fields = as_array("fields", fields)
+    if fields.ndim != 1 or n_features not in (None, len(fields)):
+        wanted = "the field of each column" if n_features is None else f"{n_features} fields"
+        raise ValueError(f"fields has shape {fields.shape}; give {wanted}.")
+    if fields.dtype.kind not in "iu":
+        raise TypeError(
+            f"fields holds {fields.dtype}, but the format has numbers of fields; give integers, "
+            f"for instance np.unique(fields, return_inverse=True)[1]."
+        )
+    return fields.astype(np.int64)
+
+
+def dump_libffm(
+    X: Any,
+    y: ArrayLike,
+    path: str | os.PathLike[str],
+    *,
+    fields: ArrayLike | None = None,
+    zero_based: bool = True,
+) -> None:
+    """Write data in the text format of libffm and xLearn, whose entries name a field.
+
+    Parameters
+    ----------
+    X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        Rows, written as float32 with as many digits as :func:`load_libffm` needs to return the same
+        numbers. Zeros are not written.
+    y : array-like of shape (n_samples,)
+        Targets, numbers. libffm and xLearn take those above 0 for clicks.
+    path : str or path-like
+        The file; one that ends in ".gz", ".bz2" or ".zst" is compressed. It is replaced if it
+        exists.
+    fields : array-like of shape (n_features,), default=None
+        The field of each column, integers from 0 on. None takes the fields that the rows of
+        :class:`freqfm.WithFields` carry.
+    zero_based : bool, default=True
+        Whether features are numbered from 0 (True) or 1 (False).
+
+    Raises
+    ------
+    ValueError, TypeError
+        If X or y holds what is not a finite number, or if there is not one field, an integer from 0
+        on, for each column.
+
+    See Also
+    --------
+    load_libffm : Reads such files.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from freqfm.datasets import dump_libffm
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "train.ffm")
+    ...     dump_libffm([[1, 0, 0.5], [0, 1, 0]], [1, 0], path, fields=[0, 0, 1])
+    ...     with open(path) as file:
+    ...         print(file.read(), end="")
+    1 0:0:1 1:2:0.5
+    0 0:1:1
+    """
+    fields = getattr(X, "fields", None) if fields is None else fields
+    if fields is None:
+        raise ValueError("fields=None, and X carries none; give the field of each column.")
+    rows = as_float_csr(X)
+    if not np.isfinite(rows.data).all():
+        raise ValueError("X holds NaN or infinity; give finite numbers only.")
+    rows, target = canonical_csr(rows), column_or_1d(as_array("y", y), warn=True)
+    fields = _checked_fields(fields, rows.shape[1])
+    if len(target) != rows.shape[0]:
+        raise ValueError(f"X has {rows.shape[0]} rows, but y {len(target)}.")
+    if target.dtype.kind not in "biuf":
+        raise TypeError(f"y holds {target.dtype}; give numbers, such as 0 and 1 for two classes.")
+    if not np.isfinite(target).all():
+        raise ValueError("y holds NaN or infinity; give finite numbers only.")
+    written = fields[rows.indices]
+    if written.size and written.min() < 0:
+        column = rows.indices[written.argmin()]
+        raise ValueError(
+            f"fields[{column}] is {written.min()}, and X has entries in that column; fields are "
+            f"numbered from 0."
+        )
+    begin = 0 if check_flag("zero_based", zero_based) else 1
+    with opener_of(path)(path, "wb") as file:
+        for number, (start, end) in zip(target.tolist(), pairwise(rows.indptr), strict=True):
+            columns = rows.indices[start:end]
+            entries = zip(
+                fields[columns].tolist(),
+                (columns + begin).tolist(),
+                rows.data[start:end].tolist(),
+                strict=True,
+            )
+            text = " ".join([f"{number:.17g}", *(f"{f}:{j}:{v:.9g}" for f, j, v in entries)])
+            file.write(f"{text}\n".encode())
