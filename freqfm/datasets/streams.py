@@ -18,6 +18,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.utils import column_or_1d
 
 from freqfm._input.cells import read_cells
+from freqfm._input.field_rows import FieldRows
 from freqfm._input.frames import is_frame
 from freqfm._input.ids import check_present
 from freqfm._input.rows import stack_rows, take_rows, with_one_index_type
@@ -59,7 +60,8 @@ class RowStream:
         and DataFrames, equal values alike (see :doc:`/streams`), and the strings of lists as they
         are; a ``HashingVectorizer`` for one column of texts; or an
         :class:`IncrementalOneHotEncoder`. An encoder with ``partial_fit`` learns from each block
-        first, in iterations and in the first pass of ``fit``. None if the blocks are numbers.
+        first, in iterations and in the first pass of ``fit``. The rows of a
+        :class:`freqfm.WithFields` carry their fields. None if the blocks are numbers.
     n_features : int, default=None
         Number of columns of all chunks. None uses that of each block; ``fit`` finds the largest.
     chunk_size : int, default=32768
@@ -283,7 +285,7 @@ class RowStream:
             Of ``(X, y)`` or ``(X, y, sample_weight)``, ``X`` in CSR format.
         """
         self._check()
-        prepare = prepare or _for_users
+        prepare = prepare or self._for_users
         stopped = threading.Event()
         chunks = ((len(c[1]), prepare(c)) for c in self._chunks(number, learn, stopped))
         if self.prefetch:
@@ -342,6 +344,17 @@ class RowStream:
             X = widen("a block of the stream", X, self.n_features)
         return X, *labels
 
+    def _for_users(self, chunk):
+        """Return a chunk whose matrix has one type of indices, as scipy and scikit-learn need.
+
+        With an encoder that knows fields the rows carry them, also while another thread reads on.
+        """
+        X, *others = chunk
+        X = with_one_index_type(X)
+        if hasattr(self.encoder, "fields_"):
+            X = FieldRows.of(X, self.encoder.fields_[: X.shape[1]])
+        return X, *others
+
     def _encodable(self, X):
         """Return the X of a block in the form that the encoder takes."""
         encoder, names = self.encoder, self._names
@@ -356,7 +369,9 @@ class RowStream:
         if isinstance(encoder, HashingVectorizer):
             return _texts(X)
         named = hasattr(encoder, "feature_names_in_")
-        if names is None or (is_frame(X) and isinstance(encoder, IncrementalOneHotEncoder)):
+        # WithFields has an encoder of its own.
+        grows = isinstance(getattr(encoder, "encoder", encoder), IncrementalOneHotEncoder)
+        if names is None or (is_frame(X) and grows):
             return X
         if not named and isinstance(X, np.ndarray):
             return X
@@ -426,12 +441,6 @@ def _texts(X):
         )
     check_present(np.array(columns[0], dtype=object), "the column of texts")
     return columns[0]
-
-
-def _for_users(chunk):
-    """Return a chunk whose matrix has one type of indices, as scipy and scikit-learn need."""
-    X, *others = chunk
-    return with_one_index_type(X), *others
 
 
 def _rechunked(blocks, size):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from helpers import assert_same_model
 from numpy.testing import assert_array_equal
-from scipy import sparse
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.estimator_checks import check_estimator
@@ -103,13 +102,6 @@ def test_warm_starts_equal_one_fit(log, cls):
         assert_array_equal(getattr(warm, name), getattr(once, name))
     again = pickle.loads(pickle.dumps(once))
     assert_array_equal(again.predict(X), once.predict(X))
-
-
-def test_models_do_not_grow():
-    X, y = sparse.csr_array(np.eye(4, dtype=np.float32)), [0, 1, 0, 1]
-    model = FFMClassifier(2, fields=[0, 0, 1, 1]).partial_fit(X, y, classes=[0, 1])
-    with pytest.raises(ValueError, match="fields are given one by one"):
-        model.partial_fit(X, y, n_features=6)
 
 
 def test_changed_attributes_are_found(log):

@@ -22,6 +22,7 @@ from freqfm._components import (
     name_to_instance,
     resolve,
 )
+from freqfm._input.field_rows import with_fields_of
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
@@ -41,7 +42,6 @@ from freqfm._versions import VersionStamp
 from freqfm._warnings import warn_user
 from freqfm.backends.base import FMWeights
 from freqfm.estimators.fm.explanations.base import ExplanationMixin
-from freqfm.estimators.fm.fields import with_fields_of
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
@@ -234,7 +234,10 @@ class BaseFM(
         return -mean_loss(self._loss, self._of_classes, scores, target, weight)
 
     def _take_fields(self, X, reset):
-        """Set the fields of columns, or compare them; for machines that have fields."""
+        """Set the fields of columns; for machines that have fields.
+
+        Unless ``reset``, those of columns that the model has must be the same.
+        """
 
     def _score_by_scorer(self, X, y, weight):
         """Return the score of validation rows by the parameter ``scoring``."""
@@ -405,7 +408,7 @@ class BaseFM(
                 if n_features is not None:
                     X = with_fields_of(X, widen("X", X, n_features))
                     if not reset:
-                        self._grow(int(n_features))
+                        self._grow(X, int(n_features))
                 rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
                 if reset:
                     counts = rows.count_tokens()
@@ -651,8 +654,8 @@ class BaseFM(
         ]
         self._check_same_shape()
 
-    def _grow(self, n_features):
-        """Give the model more features; their weights start as in a new model."""
+    def _grow(self, X, n_features):
+        """Give the model more features, those of X; their weights start as in a new model."""
         self._check_learned()
         n_before = self.n_features_in_
         if n_features == n_before:
@@ -671,6 +674,7 @@ class BaseFM(
         optimizer = self._checked_optimizer()
         self._prepare_to_continue(optimizer)
         self.n_features_in_ = n_features
+        self._take_fields(X, reset=False)
         self._check_size(len(self.intercept_))
         self._grow_tables(n_before, optimizer)
 

@@ -32,9 +32,9 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
         The field of each column, as integers or strings; a field is the set of columns that come
         from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
         gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
-        takes the fields that the rows of :class:`WithFields` carry. The tower's
-        input is then the sum of x_i v_i over each field's columns, concatenated. Without fields it
-        is the pooled interactions, d numbers, as in NFM.
+        takes the fields that the rows of :class:`WithFields` carry, or of a stream that it encodes.
+        The tower's input is then the sum of x_i v_i over each field's columns, concatenated.
+        Without fields it is the pooled interactions, d numbers, as in NFM.
     loss : "log" or Loss, default="log"
         The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
@@ -137,7 +137,8 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
         last row; and at the end the weights u of the outputs, (n_out,). For three classes or more
         they have a first axis for the class. Empty without a tower.
     fields_ : ndarray of shape (n_features,) or None
-        The field of each column, numbered from 0 in sorted order.
+        The field of each column, numbered from 0 in sorted order; fields that are new to
+        ``partial_fit`` get the next numbers.
     classes_ : ndarray of shape (n_classes,)
         The class labels.
     n_features_in_ : int
@@ -246,9 +247,9 @@ class DeepFMRegressor(RealTargets, FactorsWithTower):
         The field of each column, as integers or strings; a field is the set of columns that come
         from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
         gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
-        takes the fields that the rows of :class:`WithFields` carry. The tower's
-        input is then the sum of x_i v_i over each field's columns, concatenated. Without fields it
-        is the pooled interactions, d numbers, as in NFM.
+        takes the fields that the rows of :class:`WithFields` carry, or of a stream that it encodes.
+        The tower's input is then the sum of x_i v_i over each field's columns, concatenated.
+        Without fields it is the pooled interactions, d numbers, as in NFM.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
         from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
@@ -346,7 +347,8 @@ class DeepFMRegressor(RealTargets, FactorsWithTower):
         The tower, float32: of each hidden layer the weights, (n_in, n_out), with the biases as the
         last row; and at the end the weights u of the outputs, (n_out,). Empty without a tower.
     fields_ : ndarray of shape (n_features,) or None
-        The field of each column, numbered from 0 in sorted order.
+        The field of each column, numbered from 0 in sorted order; fields that are new to
+        ``partial_fit`` get the next numbers.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
@@ -15,8 +14,9 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._input.field_rows import FieldRows
 from freqfm._input.ids import check_present, unique_codes
-from freqfm._input.validation import as_array, as_float_csr
+from freqfm._input.validation import as_array, as_float_csr, is_stream
 from freqfm._versions import VersionStamp
 from freqfm.datasets import IncrementalOneHotEncoder
 
@@ -217,6 +217,23 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
         """
         return self._fitted(clone(self.encoder).fit(X, y))
 
+    @available_if(_has("partial_fit"))
+    def partial_fit(self, X, y=None):
+        """Let the copy of the encoder learn from more rows, for encoders with ``partial_fit``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), default=None
+
+        Returns
+        -------
+        self : object
+        """
+        known = vars(self).get("encoder_")
+        encoder = clone(self.encoder) if known is None else known
+        return self._fitted(encoder.partial_fit(X, y))
+
     def _fitted(self, encoder):
         self.fields_ = column_fields(encoder)
         self.encoder_ = encoder
@@ -272,39 +289,14 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
         return self.encoder_.get_feature_names_out(input_features)
 
 
-class FieldRows(sparse.csr_array):
-    """Rows that carry the field of each column, ``fields``; None where they were lost."""
-
-    fields = None
-
-    @classmethod
-    def of(cls, rows, fields):
-        """Return rows in CSR with fields."""
-        found = cls(rows)
-        found.fields = fields
-        return found
-
-    def __getitem__(self, key):
-        found = super().__getitem__(key)
-        if self.fields is not None and isinstance(found, FieldRows) and found.ndim == 2:
-            columns = key[1] if isinstance(key, tuple) and len(key) == 2 else slice(None)
-            if not isinstance(columns, (int, np.integer)):
-                found.fields = self.fields[columns].reshape(-1)
-        return found
-
-
-def with_fields_of(given, rows):
-    """Return rows with the fields that ``given`` carries, if any."""
-    return FieldRows.of(rows, given.fields) if isinstance(given, FieldRows) else rows
-
-
 def resolve_fields(fields, X, n_features):
     """Return the field of each column as a number from 0 on, int32, or None without fields.
 
     Parameters
     ----------
     fields : array-like of shape (n_features,), callable or None
-        A callable gets ``X`` and returns an array. None takes the fields that ``X`` carries.
+        A callable gets ``X`` and returns an array. None takes the fields that ``X`` carries, or
+        those of the encoder of a stream.
     X : object
         As given to the method of the estimator: rows, a stream or a collection of Dask.
     n_features : int
@@ -324,6 +316,8 @@ def resolve_fields(fields, X, n_features):
                 "X comes from WithFields, but what followed has lost the fields of its columns; "
                 "move that step before the encoder, or give fields as an array or a callable."
             )
+    elif fields is None and is_stream(X) and hasattr(X.encoder, "fields_"):
+        fields, origin = X.encoder.fields_, "X.encoder.fields_"
     elif fields is None:
         return None
     given = checked_labels(

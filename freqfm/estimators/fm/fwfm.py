@@ -27,8 +27,8 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
         The field of each column, as integers or strings; a field is the set of columns that come
         from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
         gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
-        takes the fields that the rows of :class:`WithFields` carry. With other
-        rows it makes each column a field of its own, for up to 256 columns.
+        takes the fields that the rows of :class:`WithFields` carry, or of a stream that it encodes.
+        With other rows it makes each column a field of its own, for up to 256 columns.
     loss : "log" or Loss, default="log"
         The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
@@ -124,7 +124,8 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
     field_weights_ : ndarray of shape (n_fields, n_fields) or (n_classes, n_fields, n_fields)
         r, float32, symmetric; a copy. On the diagonal are the weights within fields.
     fields_ : ndarray of shape (n_features,)
-        The field of each column, numbered from 0 in sorted order.
+        The field of each column, numbered from 0 in sorted order; fields that are new to
+        ``partial_fit`` get the next numbers.
     classes_ : ndarray of shape (n_classes,)
         The class labels.
     n_features_in_ : int
@@ -222,8 +223,8 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
         The field of each column, as integers or strings; a field is the set of columns that come
         from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
         gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
-        takes the fields that the rows of :class:`WithFields` carry. With other
-        rows it makes each column a field of its own, for up to 256 columns.
+        takes the fields that the rows of :class:`WithFields` carry, or of a stream that it encodes.
+        With other rows it makes each column a field of its own, for up to 256 columns.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
         from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping
@@ -315,7 +316,8 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
     field_weights_ : ndarray of shape (n_fields, n_fields)
         r, float32, symmetric; a copy. On the diagonal are the weights within fields.
     fields_ : ndarray of shape (n_features,)
-        The field of each column, numbered from 0 in sorted order.
+        The field of each column, numbered from 0 in sorted order; fields that are new to
+        ``partial_fit`` get the next numbers.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

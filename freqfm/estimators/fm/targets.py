@@ -73,6 +73,7 @@ class ClassTargets(ClassifierMixin):
             Number of features of the model from this call on. Features that ``X`` lacks count as
             zeros; if they are more than before, the model grows: the new ones start as in a new
             model. That copies the model, so let it grow by large steps. None keeps the number.
+            Machines with fields need those of the new features: see :doc:`/fields`.
 
         Returns
         -------
@@ -292,6 +293,7 @@ class RealTargets(RegressorMixin):
             Number of features of the model from this call on. Features that ``X`` lacks count as
             zeros; if they are more than before, the model grows: the new ones start as in a new
             model. That copies the model, so let it grow by large steps. None keeps the number.
+            Machines with fields need those of the new features: see :doc:`/fields`.
 
         Returns
         -------

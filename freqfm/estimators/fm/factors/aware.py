@@ -11,7 +11,7 @@ from freqfm._memory import aligned_zeros
 from freqfm.backends.base import FieldVectors
 from freqfm.estimators.fm.base import squeeze_outputs
 from freqfm.estimators.fm.explanations.contributions import PairTerm
-from freqfm.estimators.fm.factors.fields import FactorsByField
+from freqfm.estimators.fm.factors.fields import FactorsByField, count_fields
 from freqfm.estimators.fm.factors.plain import FACTOR_STATES
 from freqfm.formulas import codes
 from freqfm.initializers import resolve_for_columns
@@ -47,19 +47,43 @@ class FieldAwareFactors(FactorsByField):
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         n_features, d = self.n_features_in_, int(self.n_components)
-        n_fields = 1 + int(self.fields_.max())
+        n_fields = count_fields(self.fields_)
         factors = aligned_zeros((n_outputs, n_features, n_fields, d))
         for table in factors.reshape(n_outputs, n_features, -1):
             table[:] = initializer.table(table.shape, generator, counts)
         self.factors_ = squeeze_outputs(factors)
+        return [self._new_state(optimizer, counts) for _ in range(n_outputs)]
+
+    def _new_state(self, optimizer, counts):
         shapes = self._state_shapes(optimizer)
-        of_features = optimizer.init_state(n_features, d, counts)
-        return [
-            OptimizerState(*map(aligned_zeros, shapes.values()))._replace(
-                per_row=of_features.per_row.copy()
-            )
-            for _ in range(n_outputs)
-        ]
+        arrays = {name: aligned_zeros(shape) for name, shape in shapes.items()}
+        of_features = super()._new_state(optimizer, counts)
+        return OptimizerState(**{**arrays, "per_row": of_features.per_row})
+
+    def _grow_tables(self, n_before, optimizer):
+        if count_fields(self.fields_) > self._n_fields:
+            self._grow_vectors(n_before)
+        super()._grow_tables(n_before, optimizer)
+
+    def _grow_vectors(self, n_before):
+        """Give each feature vectors for new fields, drawn as those of a new model."""
+        n_fields, (*outputs, _, n_known, d) = count_fields(self.fields_), self.factors_.shape
+        generator = np.random.default_rng([self._seed, n_before, n_fields])
+        factors, initializer = [], self._checked_initializer()
+        for known in self._table.reshape(-1, n_before, n_known * d):
+            shape = n_before, n_fields * d
+            table = initializer.table(shape, generator, np.maximum(self.token_counts_, 1))
+            table[:, : known.shape[1]] = known
+            factors.append(table)
+        self.factors_ = np.reshape(factors, (*outputs, n_before, n_fields, d))
+        # Those of new fields are at the end of each row, at first zeros.
+        states = [dict(state) for state in self._optimizer_state]
+        for state in states:
+            for name in self._factor_states:
+                n, width = state[name].shape
+                zeros = np.zeros((n, width // n_known * (n_fields - n_known)), np.float32)
+                state[name] = np.hstack([state[name], zeros])
+        self._optimizer_state = states
 
     def _state_shapes(self, optimizer):
         n_features, n_fields, d = self.factors_.shape[-3:]
@@ -71,7 +95,7 @@ class FieldAwareFactors(FactorsByField):
         return {**shapes, "per_vector": (n_features, n_fields) if counted else (0, 0)}
 
     def _fewest_factors(self):
-        return int(self.n_components) * (1 + int(self.fields_.max()))
+        return int(self.n_components) * count_fields(self.fields_)
 
     def _check_factors(self, learned, outputs, n_features):
         learned.array("fields_", (n_features,), "i")

@@ -104,6 +104,16 @@ class FactorsWithDense(PlainFactors):
         shapes = self._dense_state_shapes()
         self._dense_state = {name: aligned_zeros(shape) for name, shape in shapes.items()}
 
+    def _grow_dense(self, places, weights):
+        """Replace the dense weights by more of them, among which the old ones take some places."""
+        weights[:, places] = self._dense
+        self._dense, known = weights, self._dense_state
+        self._dense_state = {}
+        for name, shape in self._dense_state_shapes().items():
+            self._dense_state[name] = aligned_zeros(shape)
+            if known[name].size:
+                self._dense_state[name][:, places] = known[name]
+
     def _dense_state_shapes(self):
         """Return the shapes of the arrays in the optimizer state of dense weights, by name."""
         n_outputs, n_weights = self._dense.shape

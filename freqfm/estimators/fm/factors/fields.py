@@ -15,6 +15,33 @@ from freqfm.estimators.fm.fields import resolve_fields
 _MOST_COLUMNS = 256
 
 
+def count_fields(fields):
+    """Return the number of fields, by those of all columns."""
+    return 1 + int(fields.max())
+
+
+def _continued(found, known):
+    """Return the fields of a model's columns and of new ones; new fields get the next numbers.
+
+    ``known`` are those of the model, ``found`` those of all columns, in which the same fields may
+    have other numbers: names of new fields may come first in their order.
+    """
+    if found is not None and known is not None:
+        number = np.full(count_fields(found), -1, dtype=np.int32)
+        of_known = found[: len(known)]
+        number[of_known] = known
+        is_new = number < 0
+        n_known = count_fields(known)
+        if np.array_equal(number[of_known], known) and np.count_nonzero(~is_new) == n_known:
+            number[is_new] = np.arange(n_known, n_known + np.count_nonzero(is_new))
+            return number[found]
+    raise ValueError(
+        "fields differ from those of the model to continue; set them back, give rows that carry "
+        "the same fields for the columns that the model has, or fit a new model with "
+        "warm_start=False."
+    )
+
+
 class FieldsParameter:
     """The parameter ``fields`` and the attribute ``fields_``; before the class of the factors."""
 
@@ -27,10 +54,7 @@ class FieldsParameter:
         if reset:
             self.fields_ = found
         elif not np.array_equal(found, self.fields_):
-            raise ValueError(
-                "fields differ from those of the model to continue; set them back, or fit a new "
-                "model with warm_start=False."
-            )
+            self.fields_ = _continued(found, self.fields_)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -60,9 +84,3 @@ class FactorsByField(FieldsParameter, PlainFactors):
     def _begin_part(self, part, tokens):
         part.fields_ = self.fields_[tokens]
         return super()._begin_part(part, tokens)
-
-    def _refuse_growth(self, n_features):
-        raise ValueError(
-            f"n_features={n_features} would add features to a model of {len(self.fields_)}, whose "
-            f"fields are given one by one; hash new tokens into the known features."
-        )

@@ -70,31 +70,37 @@ class PlainFactors(BaseFM):
         for table in factors:
             table[:] = initializer.table(shape, generator, counts)
         self.factors_ = squeeze_outputs(factors)
-        return [optimizer.init_state(*shape, counts) for _ in range(n_outputs)]
+        return [self._new_state(optimizer, counts) for _ in range(n_outputs)]
+
+    def _new_state(self, optimizer, counts):
+        """Return the state of an output's optimizer before the first batch."""
+        return optimizer.init_state(self.n_features_in_, self.factors_.shape[-1], counts)
 
     def _refuse_growth(self, n_features):
         """Raise if the model cannot get more features."""
 
     def _grow_tables(self, n_before, optimizer):
         """Extend the arrays to the present number of features."""
-        n_features, width = self.n_features_in_, self.factors_.shape[-1]
+        n_features, old = self.n_features_in_, self._table
         counts = np.append(self.token_counts_, np.zeros(n_features - n_before))
-        factors = aligned_zeros((*self.factors_.shape[:-2], n_features, width))
-        factors[..., :n_before, :] = self.factors_
+        width = old.shape[-1]
+        factors = aligned_zeros((*old.shape[:-2], n_features, width))
+        factors[..., :n_before, :] = old
         generator = np.random.default_rng([self._seed, n_before])
         shape, initializer = (n_features - n_before, width), self._checked_initializer()
         for table in factors.reshape(-1, n_features, width):
             # As tokens that occur for the first time.
             table[n_before:] = initializer.table(shape, generator, np.ones(shape[0]), n_before)
+        self._table = factors
         coef = np.zeros((*self.coef_.shape[:-1], n_features), dtype=np.float32)
         coef[..., :n_before] = self.coef_
         states = []
         for old in self._optimizer_state:
-            state = optimizer.init_state(n_features, width, counts)._asdict()
+            state = self._new_state(optimizer, counts)._asdict()
             for name, array in state.items():
                 array[: len(old[name])] = old[name]
             states.append(dict(state))
-        self.factors_, self.coef_, self.token_counts_ = factors, coef, counts
+        self.coef_, self.token_counts_ = coef, counts
         self._optimizer_state = states
         self.optimizer_state_nbytes_ = sum(state.nbytes for state in self._optimizer_states())
 

@@ -13,9 +13,10 @@ from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE
 from freqfm._input.validation import as_kernel_input, layer_sizes
+from freqfm._memory import aligned_zeros
 from freqfm.backends.base import Tower, layers_of
 from freqfm.estimators.fm.factors.dense import FactorsWithDense
-from freqfm.estimators.fm.factors.fields import FieldsParameter
+from freqfm.estimators.fm.factors.fields import FieldsParameter, count_fields
 from freqfm.optimizers import Optimizer
 
 _NO_FIELDS = np.zeros(0, dtype=np.int32)
@@ -58,7 +59,7 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
     def _widths(self, fields):
         """Return the widths of the input and of every layer, according to the parameters."""
         hidden = layer_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=True)
-        n_fields = 1 if fields is None else 1 + int(fields.max())
+        n_fields = 1 if fields is None else count_fields(fields)
         return np.array([n_fields * int(self.n_components), *hidden], dtype=np.int64)
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
@@ -71,6 +72,21 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
             for weights in self._dense:
                 _draw_layers(self._layer_widths, weights, generator)
         return states
+
+    def _grow_tables(self, n_before, optimizer):
+        super()._grow_tables(n_before, optimizer)
+        before, widths = self._layer_widths, self._widths(self.fields_)
+        self._layer_widths = widths
+        if widths[0] > before[0] and self._has_dense:
+            weights = aligned_zeros((len(self._dense), _count_weights(widths)))
+            generator = np.random.default_rng([self._seed, n_before, widths[0]])
+            for of_output in weights:
+                _draw_layers(widths, of_output, generator)
+            # The first layer has a row for each input, and one of biases at the end.
+            first, *others = layers_of(widths, np.arange(weights.shape[1]))
+            known = first[:, np.append(np.arange(before[0]), widths[0])]
+            places = np.concatenate([layer.ravel() for layer in (known, *others)])
+            self._grow_dense(places, weights)
 
     def _outputs(self):
         outputs, fields = super()._outputs(), self.fields_
@@ -94,14 +110,6 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
 
     # Models to continue, and models from files.
 
-    def _refuse_growth(self, n_features):
-        if self.fields_ is not None:
-            raise ValueError(
-                f"n_features={n_features} would add features to a model of "
-                f"{len(self.fields_)}, whose fields are given one by one; hash new tokens into "
-                f"the known features, or set fields=None."
-            )
-
     def _check_same_shape(self):
         super()._check_same_shape()
         if not np.array_equal(self._widths(self.fields_), self._layer_widths):
@@ -117,7 +125,7 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
         n_fields, fields = 1, learned.get("fields_")
         if fields is not None:
             learned.array("fields_", (n_features,), "i")
-            n_fields = 1 + int(fields.max())
+            n_fields = count_fields(fields)
             learned.indices("fields_", fields, n_fields)
         fits = len(widths) and (widths > 0).all() and widths[0] == n_fields * d
         learned.require(fits, "_layer_widths", "does not fit factors_ and fields_")

@@ -8,10 +8,11 @@ import numpy as np
 
 from freqfm._components import NON_NEGATIVE
 from freqfm._input.validation import as_kernel_input
+from freqfm._memory import aligned_zeros
 from freqfm.backends.base import FieldWeights
 from freqfm.estimators.fm.explanations.contributions import PairTerm
 from freqfm.estimators.fm.factors.dense import FactorsWithDense
-from freqfm.estimators.fm.factors.fields import FactorsByField
+from freqfm.estimators.fm.factors.fields import FactorsByField, count_fields
 from freqfm.optimizers import Optimizer
 
 
@@ -48,9 +49,17 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         states = super()._init_factors(n_outputs, initializer, generator, counts, optimizer)
-        self._n_fields = n_fields = 1 + int(self.fields_.max())
+        self._n_fields = n_fields = count_fields(self.fields_)
         self._init_dense(n_outputs, _pairs(n_fields), f"{n_fields} fields", "Take fewer fields.")
         return states
+
+    def _grow_tables(self, n_before, optimizer):
+        super()._grow_tables(n_before, optimizer)
+        n_known, n_fields = self._n_fields, count_fields(self.fields_)
+        if n_fields > n_known:
+            self._n_fields = n_fields
+            known = np.flatnonzero(np.triu_indices(n_fields)[1] < n_known)
+            self._grow_dense(known, aligned_zeros((len(self._dense), _pairs(n_fields))))
 
     def _pair_terms(self, features):
         every, fields = np.arange(len(features)), self.fields_[features]
