@@ -1,4 +1,4 @@
-"""Progress of a fit, for ``verbose``: a bar if rich is installed, else a line for each epoch."""
+"""What a fit says with ``verbose``: a line for each phase, and how far a long one has come."""
 
 import contextlib
 import time
@@ -6,33 +6,86 @@ import time
 # Epochs may take a millisecond, and a bar is drawn no more often than this, in seconds.
 _BETWEEN_DRAWINGS = 0.1
 
+# Seconds between two reports of how many parts of a phase are done.
+_BETWEEN_REPORTS = 2.0
+
+
+def announce(verbose, phase):
+    """Print what a fit is about to do.
+
+    Parameters
+    ----------
+    verbose : int
+        0 prints nothing.
+    phase : str
+        Such as "holding out validation rows".
+    """
+    if verbose:
+        print(phase, flush=True)
+
 
 @contextlib.contextmanager
-def shown_progress(verbose, epoch, last):
-    """Context manager of a function that shows how far training has come.
+def announced_parts(verbose, phase, n_parts, unit):
+    """Announce a phase of many parts; context manager of a function that shows how many are done.
+
+    Parameters
+    ----------
+    verbose : int
+        See :func:`shown_progress`.
+    phase : str
+    n_parts : int
+    unit : str
+        What a part is.
+
+    Yields
+    ------
+    report : callable
+        ``report(n_done)``, to be called after each part; shows the time left, every two seconds.
+    """
+    announce(verbose, phase)
+    started = reported = time.perf_counter()
+    shown = shown_progress(verbose, 0, n_parts, unit) if verbose else contextlib.nullcontext()
+    with shown as show:
+
+        def report(n_done):
+            nonlocal reported
+            now = time.perf_counter()
+            if show and (n_done == n_parts or now - reported >= _BETWEEN_REPORTS):
+                reported, seconds = now, now - started
+                left = seconds / n_done * (n_parts - n_done)
+                show(n_done, f"{seconds:.1f} s, {left:.1f} s left")
+
+        yield report
+
+
+@contextlib.contextmanager
+def shown_progress(verbose, n_done, last, unit="epoch"):
+    """Context manager of a function that shows how far a fit has come.
 
     Parameters
     ----------
     verbose : int
         1 shows a bar in a terminal or notebook if rich is installed, else a line for each epoch. 2
         and more show lines.
-    epoch : int
+    n_done : int
         Number of epochs trained before.
     last : int
         Number of epochs at the end, unless training stops earlier.
+    unit : str, default="epoch"
+        What is counted.
 
     Yields
     ------
     show : callable
-        ``show(epoch, text)``, to be called after each epoch.
+        ``show(n_done, text)``, to be called after each epoch.
     """
     with contextlib.ExitStack() as stack:
-        bar = _started_bar(stack, epoch, last) if verbose == 1 else None
+        bar = _started_bar(stack, n_done, last, unit) if verbose == 1 else None
         if bar is not None:
             stack.callback(bar.draw)
             yield bar.show
         else:
-            yield lambda epoch, text: print(f"epoch {epoch:3d}/{last}  {text}")
+            yield lambda n_done, text: print(f"{unit} {n_done:3d}/{last}  {text}", flush=True)
 
 
 class _Bar:
@@ -44,9 +97,9 @@ class _Bar:
         self._redraw = redraw
         self._drawn = time.perf_counter()
 
-    def show(self, epoch, text):
+    def show(self, n_done, text):
         """Move the bar."""
-        self._progress.update(self._task, completed=epoch, description=text)
+        self._progress.update(self._task, completed=n_done, description=text)
         if time.perf_counter() - self._drawn > _BETWEEN_DRAWINGS:
             self.draw()
 
@@ -56,7 +109,7 @@ class _Bar:
         self._redraw()
 
 
-def _started_bar(stack, epoch, last):
+def _started_bar(stack, n_done, last, unit):
     """Return a bar that ``stack`` closes; None without rich, or where output is a file or pipe."""
     try:
         from rich import get_console
@@ -67,11 +120,11 @@ def _started_bar(stack, epoch, last):
     console = get_console()
     if not (console.is_jupyter or console.is_interactive):
         return None
-    done = TextColumn("epoch {task.completed}/{task.total}")
+    done = TextColumn(f"{unit} {{task.completed}}/{{task.total}}")
     text = TextColumn("{task.description}", markup=False)
     # Without a thread of its own: the bar moves after an epoch.
     progress = Progress(done, BarColumn(20), text, console=console, auto_refresh=False)
-    task = progress.add_task("", total=last, completed=epoch)
+    task = progress.add_task("", total=last, completed=n_done)
     if console.is_jupyter:
         # rich's own live display would need ipywidgets.
         from IPython.display import display

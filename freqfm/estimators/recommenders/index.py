@@ -18,10 +18,13 @@ from freqfm._input.validation import (
 from freqfm.backends.base import Candidates, Histories, ItemLists
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.metrics._hits import as_csr
-from freqfm.metrics._ranking import top_k, with_empty_places
+from freqfm.metrics._ranking import top_k
 
 # Pairs whose vectors are gathered at a time: those of all pairs may be many times the model.
 _PAIRS = 1 << 14
+
+# Queries are divided into at least so many parts if progress is reported.
+_REPORTED_PARTS = 100
 
 
 class Queries(NamedTuple):
@@ -73,7 +76,8 @@ class VectorIndex(NamedTuple):
     n_unit: int  #: how many leading columns are taken at unit length
     #: Takes an index of rows; returns for each whether training moved it. Others are never found.
     learned: Callable
-    options: dict  #: further arguments of ``top_k``: ``n_threads`` and ``device``
+    #: Further arguments: ``n_threads`` and ``device``, and ``report`` of ``sparse_top_k``.
+    options: dict
 
     def vectors(self, rows=slice(None)):
         """Return some vectors, (n, d) float32."""
@@ -126,7 +130,8 @@ class VectorIndex(NamedTuple):
             exclude = unlearned if exclude is None else np.union1d(exclude, unlearned)
         options = {"exclude": hidden, "exclude_for_all": exclude, "candidates": wanted.candidates}
         if sparse.issparse(self.table):
-            found, scores = sparse_top_k(queries, self.table, wanted.n, **options, **self.options)
+            options |= {name: of for name, of in self.options.items() if name != "device"}
+            found, scores = sparse_top_k(queries, self.table, wanted.n, **options)
             return found.astype(np.int64), scores
         options |= {"unit_columns": self.n_unit, **self.options}
         found, scores = top_k(queries, self.table, wanted.n, **options)
@@ -183,30 +188,40 @@ def sparse_top_k(
     exclude_for_all=None,
     candidates=None,
     n_threads=1,
-    device="cpu",
+    report=None,
 ):
     """Find the ``k`` items with the largest positive scores for every query.
 
     Like ``metrics._ranking.top_k``, which describes arguments and results, for sparse queries and
-    items. ``device`` has no effect.
+    items. ``report``, if there is one, is called with the number of queries that are done, now and
+    then.
     """
     allowed = np.ones(items.shape[0], dtype=bool)
-    of_each = candidates if sparse.issparse(candidates) else None
-    if candidates is not None and of_each is None:
+    candidates_of_each = candidates if sparse.issparse(candidates) else None
+    if candidates is not None and candidates_of_each is None:
         allowed = np.isin(np.arange(len(allowed)), candidates)
     if exclude_for_all is not None:
         allowed[exclude_for_all] = False
-    lists = ItemLists(
-        allowed,
-        _candidates(exclude, queries.shape[0]),
-        _candidates(of_each, queries.shape[0]),
-        of_each is not None,
-    )
-    n_kept = min(k, items.shape[0])
-    best = backends.get("cpu").sparse_top_k(
-        rows_of(queries), rows_of(items.T.tocsr()), n_kept, lists, n_threads
-    )
-    return with_empty_places(*best, k)
+    n_queries, n_kept = queries.shape[0], min(k, items.shape[0])
+    found = np.full((n_queries, k), -1, dtype=np.int32)
+    scores = np.full((n_queries, k), -np.inf, dtype=np.float32)
+    queries, columns = rows_of(queries), rows_of(items.T.tocsr())
+    hidden, of_each = _candidates(exclude, n_queries), _candidates(candidates_of_each, n_queries)
+    step = max(1, n_queries // _REPORTED_PARTS if report else n_queries)
+    for begin in range(0, n_queries, step):
+        part, bounds = slice(begin, begin + step), slice(begin, begin + step + 1)
+        lists = ItemLists(
+            allowed,
+            hidden._replace(indptr=hidden.indptr[bounds]),
+            of_each._replace(indptr=of_each.indptr[bounds]),
+            candidates_of_each is not None,
+        )
+        some = queries._replace(starts=queries.starts[bounds])
+        best = backends.get("cpu").sparse_top_k(some, columns, n_kept, lists, n_threads)
+        found[part, :n_kept], scores[part, :n_kept] = best
+        if report:
+            report(min(begin + step, n_queries))
+    return found, scores
 
 
 def rows_of(X):

@@ -13,6 +13,7 @@ from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import canonical_csr, check_memory, count_threads
 from freqfm._threads import single_threaded_blas
+from freqfm.estimators.progress import announce, announced_parts
 from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     listed_rows,
@@ -71,6 +72,9 @@ class EASERecommender(ItemWeightsRecommender):
         time cubic in the number of items. "auto" is None for at most 4,096 items, else 100.
     n_recommendations : int, default=10
         Number of items that ``predict`` returns, and the k of NDCG in ``score``.
+    verbose : int, default=0
+        1 shows what ``fit`` does and the remaining time, as a bar in terminals and notebooks if
+        rich is installed, else as lines. 2 always prints lines.
     n_jobs : int, default=None
         Threads, at most one per core; None uses all cores. The result does not depend on it.
 
@@ -146,6 +150,7 @@ class EASERecommender(ItemWeightsRecommender):
         "diagonal": _SHARE,
         "n_neighbors": [*POSITIVE_INTEGER, None, StrOptions({"auto"})],
         "n_recommendations": POSITIVE_INTEGER,
+        "verbose": ["verbose"],
         "n_jobs": [Integral, None],
     }
 
@@ -157,6 +162,7 @@ class EASERecommender(ItemWeightsRecommender):
     diagonal: float = 0.0
     n_neighbors: int | str | None = "auto"
     n_recommendations: int = 10
+    verbose: int = 0
     n_jobs: int | None = None
 
     def _item_weights(self, X):
@@ -171,11 +177,12 @@ class EASERecommender(ItemWeightsRecommender):
         if n_neighbors == "auto":
             n_neighbors = None if n_items <= _MOST_EXACT else _N_NEIGHBORS
         if n_neighbors is None:
-            weights, left = _regress_on_all(X, weighted, squares + penalties)
+            weights, left = _regress_on_all(X, weighted, squares + penalties, self.verbose)
         else:
-            k, n_threads = min(int(n_neighbors), n_items), count_threads(self.n_jobs)
-            gram = _products_of_similar(X, weighted, squares, k, n_threads)
-            weights, left = _regress_on_similar(*gram, squares + penalties, k, n_threads)
+            k = min(int(n_neighbors), n_items)
+            options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
+            gram = _products_of_similar(X, weighted, squares, k, **options)
+            weights, left = _regress_on_similar(*gram, squares + penalties, k, **options)
         # The penalty's share of what the other items leave of an item, c_j P_jj.
         shares = penalties / np.maximum(left, np.finfo(np.float32).tiny)
         scales = np.where(1 - shares > self.diagonal, 1 - self.diagonal, shares)
@@ -192,7 +199,7 @@ class EASERecommender(ItemWeightsRecommender):
         return with_data(with_one_index_type(X), X.data * np.repeat(of_users, lengths))
 
 
-def _regress_on_all(X, weighted, diagonal):
+def _regress_on_all(X, weighted, diagonal, verbose):
     """Return the weights between all items, and 1 / P_jj."""
     n_items = len(diagonal)
     check_memory(
@@ -200,8 +207,10 @@ def _regress_on_all(X, weighted, diagonal):
         f"n_neighbors=None for {n_items:,} items",
         "Set n_neighbors, to 100 for instance.",
     )
+    announce(verbose, f"multiplying all pairs of {n_items:,} items")
     gram = (with_one_index_type(X).T @ weighted).toarray().astype(np.float64)
     gram[np.diag_indices(n_items)] = np.where(diagonal > 0, diagonal, 1)
+    announce(verbose, "regressing every item on all others")
     with single_threaded_blas():
         inverse = np.linalg.inv(gram)
     left = 1 / np.diag(inverse)
@@ -210,7 +219,7 @@ def _regress_on_all(X, weighted, diagonal):
     return sparse.csr_array(weights.astype(np.float32)), left
 
 
-def _products_of_similar(X, weighted, squares, k, n_threads):
+def _products_of_similar(X, weighted, squares, k, *, n_threads, verbose):
     """Return a symmetric matrix of products of similar items; the similar ones and their products.
 
     These have shape (n_items, k), with the item -1 where there are fewer.
@@ -218,20 +227,23 @@ def _products_of_similar(X, weighted, squares, k, n_threads):
     n_items = len(squares)
     scales = np.where(squares > 0, squares, 1) ** -_POPULARITY_POWER
     scaled = with_data(with_one_index_type(X), X.data * scales[X.indices])
-    found, products = sparse_top_k(
-        weighted.T.tocsr(),
-        scaled.T,
-        min(_KEPT * k, n_items),
-        exclude=canonical_csr(sparse.eye(n_items, dtype=np.float32)),
-        n_threads=n_threads,
-    )
+    with announced_parts(verbose, "comparing items", n_items, "item") as report:
+        found, products = sparse_top_k(
+            weighted.T.tocsr(),
+            scaled.T,
+            min(_KEPT * k, n_items),
+            exclude=canonical_csr(sparse.eye(n_items, dtype=np.float32)),
+            n_threads=n_threads,
+            report=report,
+        )
+    announce(verbose, "collecting the products of similar items")
     products = np.where(found >= 0, products / scales[found], 0).astype(np.float32)
     gram = with_one_index_type(canonical_csr(listed_rows(found, products, n_items)))
     gram = canonical_csr(gram.maximum(gram.T.tocsr()))
     return gram, found[:, :k].copy(), products[:, :k].copy()
 
 
-def _regress_on_similar(gram, similar, products, diagonal, k, n_threads):
+def _regress_on_similar(gram, similar, products, diagonal, k, *, n_threads, verbose):
     """Return the weights of each item from its similar ones, and 1 / P_jj."""
     n_items = len(diagonal)
     backend, rows, left = backends.get("cpu"), rows_of(gram), diagonal.copy()
@@ -246,8 +258,11 @@ def _regress_on_similar(gram, similar, products, diagonal, k, n_threads):
         solved = np.linalg.solve(blocks, products[part, :, None])[..., 0]
         left[part] -= (products[part] * solved).sum(axis=1)
         products[part] = solved
+        return min(begin + step, n_items)
 
-    with single_threaded_blas():
-        parts = range(0, n_items, step)
-        Parallel(n_threads, prefer="threads")(delayed(solve)(begin) for begin in parts)
+    phase = f"regressing every item on at most {k} others"
+    with single_threaded_blas(), announced_parts(verbose, phase, n_items, "item") as report:
+        run = Parallel(n_threads, prefer="threads", return_as="generator")
+        for end in run(delayed(solve)(begin) for begin in range(0, n_items, step)):
+            report(end)
     return canonical_csr(listed_rows(similar, products, n_items).T), left

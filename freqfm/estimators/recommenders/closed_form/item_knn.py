@@ -8,6 +8,7 @@ from sklearn.preprocessing import normalize
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
+from freqfm.estimators.progress import announced_parts
 from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     listed_rows,
@@ -36,6 +37,9 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         Of "bm25": how much less the users of popular items count, between 0 and 1.
     n_recommendations : int, default=10
         Number of items that ``predict`` returns, and the k of NDCG in ``score``.
+    verbose : int, default=0
+        1 shows what ``fit`` does and the remaining time, as a bar in terminals and notebooks if
+        rich is installed, else as lines. 2 always prints lines.
     n_jobs : int, default=None
         Threads, at most one per core; None uses all cores. The result does not depend on it.
 
@@ -103,6 +107,7 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         "bm25_k1": NON_NEGATIVE,
         "bm25_b": [Interval(Real, 0, 1, closed="both")],
         "n_recommendations": POSITIVE_INTEGER,
+        "verbose": ["verbose"],
         "n_jobs": [Integral, None],
     }
 
@@ -112,13 +117,15 @@ class ItemKNNRecommender(ItemWeightsRecommender):
     bm25_k1: float = 1.2
     bm25_b: float = 0.75
     n_recommendations: int = 10
+    verbose: int = 0
     n_jobs: int | None = None
 
     def _item_weights(self, X):
         n_items = X.shape[1]
-        found, scores = self._compared("items").similar(
-            np.arange(n_items), Wanted(min(int(self.n_neighbors), n_items))
-        )
+        index, wanted = self._compared("items"), Wanted(min(int(self.n_neighbors), n_items))
+        with announced_parts(self.verbose, "comparing items", n_items, "item") as report:
+            index = index._replace(options={**index.options, "report": report})
+            found, scores = index.similar(np.arange(n_items), wanted)
         return listed_rows(found, scores, n_items)
 
     def _compared_rows(self, X):

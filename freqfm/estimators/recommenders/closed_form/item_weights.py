@@ -8,6 +8,7 @@ from sklearn.preprocessing import normalize
 
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import canonical_csr
+from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.training import attempt
 
@@ -44,10 +45,13 @@ class ItemWeightsRecommender(BaseRecommender):
         """
         self._validate_params()
         with attempt(self):
+            announce(self.verbose, "checking interactions")
             X = self._validate_history(X, reset=True)
             refuse_empty(X)
             self._remember(X)
-            self.item_weights_ = with_one_index_type(canonical_csr(self._item_weights(X)))
+            weights = self._item_weights(X)
+            announce(self.verbose, "ordering the weights between items")
+            self.item_weights_ = with_one_index_type(canonical_csr(weights))
         return self
 
     @property
