@@ -22,6 +22,7 @@ from freqfm.dask._cluster import (
     find_client,
     partitions_of,
 )
+from freqfm.estimators.progress import announce
 
 # Bytes of a model that goes with a graph of predictions, through the scheduler, so that no worker's
 # death loses it. Dask warns of graphs of 10 MB.
@@ -114,6 +115,7 @@ class OnCluster:
         """
         cluster = Cluster(self.client_)
         cluster.check_versions()
+        announce(self.verbose, "bringing partitions to their workers")
         n_partitions, n_shards = len(parts["X"]), self.n_shards
         if n_shards is None:
             n_shards = min(len(cluster.workers), n_partitions)

@@ -13,6 +13,7 @@ from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows
 from freqfm.estimators.fm import deepfm, ffm, fwfm, plain, rafm
 from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW, given_names
 from freqfm.estimators.fm.targets import balanced_weights
+from freqfm.estimators.progress import announce
 from freqfm.estimators.training import FitCallbacks
 
 
@@ -107,6 +108,7 @@ class ShardedFM(OnCluster):
             share = self.validation_fraction
             if share == "auto":
                 share = 0.1 if n_rows >= CROSS_VALIDATED_BELOW else 0.2
+        announce(self.verbose, "holding out a part of each shard's rows")
         split = rows._replace(shards=rows.of_shards(_shards.Shard.split, share))
         facts = rows.cluster.gather(split.of_shards(_shards.Shard.facts))
         folds = []

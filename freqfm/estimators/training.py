@@ -18,7 +18,7 @@ from freqfm._warnings import warn_user
 from freqfm.backends.base import Snapshot, Trainer
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
-from freqfm.estimators.progress import shown_progress
+from freqfm.estimators.progress import announce, shown_progress
 from freqfm.exceptions import DivergenceError
 
 try:  # scikit-learn 1.9 and later
@@ -76,6 +76,8 @@ class Attempt:
 def attempt(estimator):
     """Context manager that restores the estimator if the block fails in its first epoch.
 
+    Kernels that are compiled in the block are announced if the estimator is ``verbose``.
+
     A call that raises on its input, is interrupted, or diverges in its first epoch leaves the model
     that was there before, or an unfitted estimator. Signals are held back inside the block; code in
     it releases them where they may arrive.
@@ -89,7 +91,7 @@ def attempt(estimator):
     trial : Attempt
         Set ``trial.kept`` to True once the new model is to be kept.
     """
-    with hold_signals():
+    with hold_signals(), announced_compilation(getattr(estimator, "verbose", 0)):
         before = estimator.__dict__.copy()
         trial = Attempt()
         try:
@@ -596,9 +598,9 @@ def train(task, phase, trial, callbacks=None, number=0):
     number : int, default=0
         Number of the phase, if a fit has several.
     """
-    if task.model.verbose and task.model.device == "auto" and number == 0:
-        print(f"device='auto': training on {task.device}")
-    with announced_compilation(task.model.verbose), task:
+    if task.model.device == "auto" and number == 0:
+        announce(task.model.verbose, f"device='auto': training on {task.device}")
+    with task:
         loop = EpochLoop(task.model, task, phase)
         if callbacks:
             callbacks.begin_phase(number, loop)
@@ -632,8 +634,7 @@ def refit(estimator, begin, callbacks, resumed, least=1):
             estimator._search = {name: getattr(estimator, name) for name in names}
         search = estimator._search
         n_epochs = max(search["best_iter_"], least)
-        if estimator.verbose:
-            print(f"fitting all data for {n_epochs} epochs")
+        announce(estimator.verbose, f"fitting all data for {n_epochs} epochs")
         callbacks.end_phase()
         with release_signals():
             task = begin(not resumed)

@@ -98,6 +98,23 @@ def test_one_shard_is_the_plain_fit(client, rows, data, early_stopping):
     assert_array_equal(model.to_local().predict_proba(rows[0]), plain.predict_proba(rows[0]))
 
 
+def test_phases_of_a_fit_are_announced(client, data, histories, capsys):
+    fdask.FMClassifier(n_shards=2, verbose=2, **SHORT | {"early_stopping": True}).fit(*data)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "checking rows",
+        "bringing partitions to their workers",
+        "holding out a part of each shard's rows",
+        "preparing rows to train on",
+    ]
+    assert lines[4].startswith("epoch ")
+    model = fdask.MFRecommender(2, n_shards=2, verbose=2, max_iter=1, random_state=0)
+    model.fit(split(histories, [0, 40, 120]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["checking interactions", "bringing partitions to their workers"]
+    assert lines[2].startswith("epoch ")
+
+
 def test_bits_do_not_depend_on_workers(client, data, tmp_path):
     params = {**SHORT, "early_stopping": True, "n_iter_no_change": None}
     model = fdask.FMClassifier(client=client, **THREE, **params).fit(*data)

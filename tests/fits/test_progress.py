@@ -4,10 +4,25 @@ import io
 import sys
 import types
 
+import numpy as np
 import pytest
+from helpers import CLASSES, each
+from sklearn.base import BaseEstimator
 
-from freqfm import ALSRecommender, DivergenceError, MFRecommender
-from freqfm.datasets import make_interactions
+import freqfm
+from freqfm import (
+    ALSRecommender,
+    DivergenceError,
+    EASERecommender,
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    InteractionRecommender,
+    ItemKNNRecommender,
+    MFRecommender,
+    Word2Vec,
+)
+from freqfm.datasets import RowStream, make_clicks, make_interactions
 
 
 @pytest.fixture(scope="module")
@@ -43,29 +58,29 @@ def test_a_terminal_shows_a_bar(X, screen, capsys):
     last = drawn.rpartition("epoch")[2]
     for part in (" 3/3", "━", "loss ", "at most 0.0 s left"):
         assert part in last
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == "checking interactions\n"
 
 
-@pytest.mark.parametrize("verbose, n_lines", [(0, 0), (2, 3)])
+@pytest.mark.parametrize("verbose, n_lines", [(0, 0), (2, 4)])
 def test_a_terminal_without_a_bar(verbose, n_lines, X, screen, capsys):
     console = screen(force_terminal=True)
     als(verbose=verbose).fit(X)
     lines = capsys.readouterr().out.splitlines()
     assert console.file.getvalue() == "" and len(lines) == n_lines
-    assert all("loss" in line and "s left" in line for line in lines)
+    assert all("loss" in line and "s left" in line for line in lines[1:])
 
 
 def test_files_and_pipes_get_lines(X, screen, capsys):
     console = screen(force_terminal=False)
     als(verbose=1).fit(X)
-    assert console.file.getvalue() == "" and len(capsys.readouterr().out.splitlines()) == 3
+    assert console.file.getvalue() == "" and len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_without_rich_a_terminal_gets_lines(X, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     als(verbose=True).fit(X)
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_notebooks_show_one_bar_that_moves(X, screen, monkeypatch, capsys):
@@ -81,7 +96,7 @@ def test_notebooks_show_one_bar_that_moves(X, screen, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
     als(verbose=1).fit(X)
     assert "epoch 0/3" in shown[0] and "epoch 3/3" in shown[-1] and "loss" in shown[-1]
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == "checking interactions\n"
 
 
 def test_a_failed_fit_closes_its_bar(X, screen):
@@ -104,3 +119,115 @@ def test_bars_within_a_bar(X, screen):
         als(verbose=1).set_params(random_state=seed).fit(X)
     drawn = get_console().file.getvalue()
     assert "Working" in drawn and "100%" in drawn
+
+
+# Phases
+
+_ROWS = make_clicks(400, (30, 20), random_state=0)
+_PAIRS = [(f"u{user}", item) for user in range(20) for item in range(user, user + 5)]
+_SHORT = {"max_iter": 2, "random_state": 0}
+_OF_ROWS = [
+    "checking rows",
+    "holding out 10 folds in turn of 400 rows",
+    "preparing rows to train on",
+]
+_OF_ITEMS = "comparing items", "item"
+_LAST = "ordering the weights between items"
+
+
+def phases_of_rows(cls):
+    has_fields = "fields" in cls._get_param_names()
+    return (
+        cls(**_SHORT, **({"fields": [0] * 30 + [1] * 20} if has_fields else {})),
+        _ROWS,
+        [*_OF_ROWS, "epoch", "fitting all data", "epoch"],
+    )
+
+
+def phases_of_interactions(model, *phases):
+    X = make_interactions(20, 15, 100, random_state=0)
+    return model, [X], ["checking interactions", *phases]
+
+
+SPECTRAL = "finding singular vectors of the interactions"
+HELD_OUT = "holding out 10% of the interactions"
+PHASES = [
+    *map(phases_of_rows, CLASSES),
+    (
+        FMClassifier(**_SHORT),
+        [RowStream(lambda: iter([_ROWS]))],
+        ["counting the features of all rows", "epoch"],
+    ),
+    (FMRegressor(early_stopping=False, **_SHORT), _ROWS, [_OF_ROWS[0], _OF_ROWS[2], "epoch"]),
+    phases_of_interactions(MFRecommender(2, **_SHORT), SPECTRAL, "epoch"),
+    phases_of_interactions(
+        MFRecommender(2, early_stopping=True, **_SHORT),
+        *(HELD_OUT, SPECTRAL, "epoch", "fitting all data", SPECTRAL, "epoch"),
+    ),
+    phases_of_interactions(
+        MFRecommender(2, backbone="lightgcn", **_SHORT), "preparing LightGCN", SPECTRAL, "epoch"
+    ),
+    phases_of_interactions(ALSRecommender(2, **_SHORT), "epoch"),
+    phases_of_interactions(FastVAERecommender(2, **_SHORT), SPECTRAL, "epoch"),
+    phases_of_interactions(ItemKNNRecommender(3), *_OF_ITEMS, _LAST),
+    phases_of_interactions(
+        EASERecommender(),
+        *("multiplying all pairs of 15 items", "regressing every item on all others", _LAST),
+    ),
+    phases_of_interactions(
+        EASERecommender(n_neighbors=3),
+        *(*_OF_ITEMS, "collecting the products of similar items"),
+        *("regressing every item on at most 3 others", "item", _LAST),
+    ),
+    (
+        InteractionRecommender(MFRecommender(2, **_SHORT)),
+        [_PAIRS],
+        ["numbering users and items", "checking interactions", SPECTRAL, "epoch"],
+    ),
+    (Word2Vec(2, min_count=1, **_SHORT), [["a b c", "b c"]], ["reading documents", "epoch"]),
+]
+
+
+@each("model, data, phases", PHASES)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_every_phase_of_a_fit_is_announced(model, data, phases, capsys):
+    nested = isinstance(model, InteractionRecommender)
+    recommender = model.estimator if nested else model
+    model.fit(*data)
+    assert capsys.readouterr().out == ""
+    recommender.set_params(verbose=2)
+    model.fit(*data)
+    lines = [of for of in capsys.readouterr().out.splitlines() if not of.startswith("compiling ")]
+    # Epochs of one phase count as one, and so do items.
+    kinds = [line.split()[0] if line.startswith(("epoch", "item")) else line for line in lines]
+    kinds = [kind for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]]
+    assert len(kinds) == len(phases)
+    assert all(kind.startswith(phase) for kind, phase in zip(kinds, phases, strict=True))
+
+
+def test_phases_are_known_of_every_estimator():
+    public = (getattr(freqfm, name) for name in freqfm.__all__)
+    public = {of for of in public if isinstance(of, type) and issubclass(of, BaseEstimator)}
+    assert public - {freqfm.WithFields} == {type(model) for model, *_ in PHASES}
+
+
+def test_parts_of_a_phase_are_shown_with_the_time_left(X, screen, monkeypatch, capsys):
+    monkeypatch.setattr("freqfm.estimators.progress._BETWEEN_REPORTS", 0)
+    console = screen(force_terminal=True)
+    EASERecommender(n_neighbors=3, verbose=1).fit(X)
+    drawn = console.file.getvalue()
+    for part in ("item 0/15", "item 15/15", "0.0 s left"):
+        assert drawn.count(part) >= 2  # of two phases
+    assert "\nitem " not in capsys.readouterr().out
+    ItemKNNRecommender(3, verbose=2).fit(X)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("item ")]
+    assert [line.split()[1] for line in lines] == [f"{n}/15" for n in range(1, 16)]
+    assert all(line.endswith("s left") for line in lines)
+
+
+def test_the_number_of_parts_changes_no_bit(X, monkeypatch):
+    models = EASERecommender(n_neighbors=3), ItemKNNRecommender(3)
+    in_parts = [model.fit(X).item_weights_.toarray() for model in models]
+    monkeypatch.setattr("freqfm.estimators.recommenders.index._REPORTED_PARTS", 1)
+    for model, expected in zip(models, in_parts, strict=True):
+        assert np.array_equal(model.fit(X).item_weights_.toarray(), expected)

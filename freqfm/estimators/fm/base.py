@@ -46,6 +46,7 @@ from freqfm.estimators.fm.parts import ModelPart, WholeModel
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
+from freqfm.estimators.progress import announce
 from freqfm.estimators.tables import OptimizerStateMixin, check_steps
 from freqfm.estimators.training import (
     Attempt,
@@ -325,6 +326,7 @@ class BaseFM(
         y, sample_weight, *validation = given
         # With rows held out at random, a second phase trains on all rows.
         in_refit = unfinished is not None and unfinished["phase"] == 1
+        announce(self.verbose, "checking rows")
         with release_signals():
             rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
             if not reset:
@@ -337,6 +339,7 @@ class BaseFM(
             refits = validates and not (validated or self.warm_start)
             callbacks = self._callbacks(rows, folds, unfinished)
             phase = self._phase(folds[0].n_trained, validates)
+            announce(self.verbose, "preparing rows to train on")
             task = None if in_refit else self._begin_folds(folds, optimizer, reset)
         # The task has copied the rows that it trains on.
         all_rows = rows if refits else None
@@ -353,6 +356,7 @@ class BaseFM(
         with release_signals():
             validation = self._validation_of_stream(*given)
             optimizer = self._checked_optimizer()
+            announce(self.verbose, "counting the features of all rows")
             survey = survey_stream(self, stream)
             sums = survey.targets.finish(reset)
             if reset:
@@ -592,6 +596,8 @@ class BaseFM(
                 f"or set another validation_fraction."
             )
         numbers = rows.numbers()
+        held_out = f"{n_folds} folds in turn" if n_folds > 1 else f"{share:.0%}"
+        announce(self.verbose, f"holding out {held_out} of {n_rows:,} rows")
         if n_folds > 1:
             splitter = KFold if labels is None else StratifiedKFold
             splitter = splitter(n_folds, shuffle=True, random_state=self._seed)

@@ -113,8 +113,9 @@ class RaFMClassifier(ClassTargets, RankedFactors):
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the
         best epoch after every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
-        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
-        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
+        1 prints what ``fit`` is doing, and shows the loss, the validation score and the remaining
+        time, as a bar in terminals and notebooks if rich is installed, else as a line for each
+        epoch. 2 always prints lines.
     n_jobs : int, default=None
         Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
         identical for any number.
@@ -313,8 +314,9 @@ class RaFMRegressor(RealTargets, RankedFactors):
         call: ten fits of one epoch equal one of ten (without early stopping, which restores the
         best epoch after every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
-        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
-        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
+        1 prints what ``fit`` is doing, and shows the loss, the validation score and the remaining
+        time, as a bar in terminals and notebooks if rich is installed, else as a line for each
+        epoch. 2 always prints lines.
     n_jobs : int, default=None
         Number of threads, at most one per core; None or -1 uses all cores. Results are bitwise
         identical for any number.

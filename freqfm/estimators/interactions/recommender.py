@@ -29,6 +29,7 @@ from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm.estimators.interactions.encoding import InteractionEncodingMixin
 from freqfm.estimators.interactions.feature_encoding import FeatureEncodingMixin
+from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
@@ -262,6 +263,7 @@ class InteractionRecommender(
         The recommender's learned attributes are kept even if training is interrupted.
         """
         with attempt(self) as trial:
+            announce(getattr(self.estimator, "verbose", 0), "numbering users and items")
             with release_signals():
                 X = self._numbered(X, reset)
                 if reset:

@@ -207,8 +207,9 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     warm_start : bool, default=False
         Whether ``fit`` continues from the current model.
     verbose : int, default=0
-        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
-        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
+        1 prints what ``fit`` is doing, and shows the loss, the validation score and the remaining
+        time, as a bar in terminals and notebooks if rich is installed, else as a line for each
+        epoch. 2 always prints lines.
     n_jobs : int, default=None
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None

@@ -7,9 +7,15 @@ import numpy as np
 from scipy import sparse
 
 from freqfm._components import set_by_user
-from freqfm._input.validation import LearnedArrays, as_kernel_array, count_columns
+from freqfm._input.validation import (
+    LearnedArrays,
+    as_kernel_array,
+    count_columns,
+    count_threads,
+)
 from freqfm._memory import as_aligned
 from freqfm.backends.base import Stream
+from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.estimators.tables import (
     OptimizerStateMixin,
@@ -112,6 +118,13 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
     @abstractmethod
     def _set_tables(self, tables):
         """Set these arrays."""
+
+    def _directions(self, initializer, X, n_components, generator):
+        """Return the directions in which rows of users and items start, see ``Initializer``."""
+        if initializer.needs_interactions:
+            announce(self.verbose, "finding singular vectors of the interactions")
+        n_threads = count_threads(self.n_jobs)
+        return initializer.directions(X, n_components, generator, n_threads)
 
     def _add_rows(self, new, components, n_temperatures, reset):
         """Set the tables of a new model, or add rows to those of this one.

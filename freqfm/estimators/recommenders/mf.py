@@ -28,6 +28,7 @@ from freqfm._warnings import warn_user
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward_all, occurrences
 from freqfm.backbones._derivatives import warn_of_wrong_gradients
+from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.fold_in import UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
 from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
@@ -168,8 +169,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     warm_start : bool, default=False
         Whether ``fit`` continues from the current model.
     verbose : int, default=0
-        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
-        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
+        1 prints what ``fit`` is doing, and shows the loss, the validation score and the remaining
+        time, as a bar in terminals and notebooks if rich is installed, else as a line for each
+        epoch. 2 always prints lines.
     n_jobs : int, default=None
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
@@ -351,6 +353,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     def _bound(self, components, known):
         if components.backbone.is_linear:
             return components
+        announce(self.verbose, f"preparing {type(components.backbone).__name__}")
         backbone = components.backbone.bind(known, count_threads(self.n_jobs))
         return components._replace(backbone=backbone)
 
@@ -407,12 +410,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     def _first_rows(self, X, components, counts, n_known):
         """Return the tables of a new model, without margins, and how often their rows occur."""
         backbone = components.backbone
-        directions = components.initializer.directions(
-            X,
-            int(self.n_components),
-            np.random.default_rng([self._seed, 2]),
-            count_threads(self.n_jobs),
-        )
+        generator = np.random.default_rng([self._seed, 2])
+        directions = self._directions(components.initializer, X, int(self.n_components), generator)
         draw = self._drawer(components, counts, n_known, directions)
         tables = backbone.start(*map(len, counts.values()), draw)
         if backbone.is_linear:

@@ -25,6 +25,7 @@ from freqfm._input.validation import (
 )
 from freqfm._messages import shown
 from freqfm._signals import release_signals
+from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.histories import pad_rows
 from freqfm.estimators.training import (
@@ -181,6 +182,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             unfinished = self.__dict__.pop("_unfinished", None)
             in_refit = unfinished is not None and unfinished["phase"] == 1
             reset = unfinished is None and not (self.warm_start and hasattr(self, "item_factors_"))
+            announce(self.verbose, "checking interactions")
             with release_signals():
                 X = self._validate_interactions(X, reset)
                 if unfinished is None:
@@ -337,6 +339,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             return X, self._given_validation(X, X_val)
         if not wanted or wanted == "auto":
             return X, None
+        announce(self.verbose, f"holding out {self.validation_fraction:.0%} of the interactions")
         train, held_out = self._split(X)
         if held_out.nnz:
             return train, held_out

@@ -173,8 +173,9 @@ class FastVAERecommender(GradientRecommender):
     warm_start : bool, default=False
         Whether ``fit`` continues from the current model.
     verbose : int, default=0
-        1 shows the loss, the validation score and the remaining time, as a bar in terminals and
-        notebooks if rich is installed, else as a line for each epoch. 2 always prints lines.
+        1 prints what ``fit`` is doing, and shows the loss, the validation score and the remaining
+        time, as a bar in terminals and notebooks if rich is installed, else as a line for each
+        epoch. 2 always prints lines.
     n_jobs : int, default=None
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
@@ -395,7 +396,7 @@ class FastVAERecommender(GradientRecommender):
             shapes = [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]
             dense = [draw_layer(generator, *shape) for shape in shapes]
             initializer, n = components.initializer, min(*hidden, d, *decoder)
-            directions = initializer.directions(X, n, generator, count_threads(self.n_jobs))
+            directions = self._directions(initializer, X, n, generator)
             for layer in dense if directions is not None else ():
                 pass_on(layer, n, initializer.noise)
             self._n_hidden = len(hidden)

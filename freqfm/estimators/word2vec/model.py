@@ -33,6 +33,7 @@ from freqfm._memory import as_aligned
 from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import Histories
+from freqfm.estimators.progress import announce
 from freqfm.estimators.tables import (
     OptimizerStateMixin,
     check_states,
@@ -147,8 +148,9 @@ class Word2Vec(
         The initializer's scale; None is 1 / (sqrt(12) ``n_components``) for "normal", else its
         default. Not allowed with an instance that has its own.
     verbose : int, default=0
-        1 shows the loss and the remaining time, as a bar in terminals and notebooks if rich is
-        installed, else as a line for each epoch. 2 always prints lines.
+        1 prints what ``fit`` is doing, and shows the loss and the remaining time, as a bar in
+        terminals and notebooks if rich is installed, else as a line for each epoch. 2 always prints
+        lines.
     n_jobs : int, default=None
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance, Generator or None, default=None
@@ -434,6 +436,7 @@ class Word2Vec(
         TypeError, ValueError
             If documents cannot be read, or there is nothing to learn from.
         """
+        announce(self.verbose, "reading documents")
         read = Documents.read(X, self.analyzer)
         vocabulary = dict(known)
         for token in read.vocabulary(self.min_count, known):
