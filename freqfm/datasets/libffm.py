@@ -29,6 +29,7 @@ def load_libffm(
     n_features: int | None = None,
     fields: ArrayLike | None = None,
     zero_based: bool | str = "auto",
+    by_field: bool = False,
     dtype: DTypeLike = np.float32,
 ) -> tuple[csr_array, np.ndarray, np.ndarray] | list:
     """Load data in the text format of libffm and xLearn, whose entries name a field.
@@ -51,6 +52,11 @@ def load_libffm(
         Whether features are numbered from 0 (True) or 1 (False). "auto" assumes 1 if feature 0 is
         in none of the files; pass True where they start at 0 and the first may be missing by
         chance. Numbers of fields are kept as they are.
+    by_field : bool, default=False
+        Whether a feature in two fields is two features, for files of hashed features. There is then
+        a column for each feature and field, in the order in which they first occur in the files,
+        whatever `zero_based` is; so all files must be loaded in one call, without `fields`. False
+        takes each feature for a column; one in two fields is an error.
     dtype : numpy dtype, default=numpy.float32
         Type of the values of X.
 
@@ -71,8 +77,9 @@ def load_libffm(
     ------
     ValueError
         If there is no path, if a line cannot be read, holds NaN or infinity or a feature twice, if
-        a feature is in two fields, if a file cannot be decompressed, or if `n_features` or `fields`
-        is too small for the largest feature found. The message names the file and the line.
+        a feature is in two fields without `by_field`, if a file cannot be decompressed, if
+        `n_features` or `fields` is too small for the largest feature found, or if `fields` are
+        given `by_field`. The message names the file and the line.
 
     See Also
     --------
@@ -82,9 +89,9 @@ def load_libffm(
 
     Notes
     -----
-    libffm takes the field of a feature from each entry, so that one feature can be in several
-    fields: in files whose features were hashed without regard to the field, for instance. Here such
-    a file raises an error. Number the features of each field apart.
+    libffm and xLearn take the field of a feature from each entry, and such a feature has the same
+    vectors in all its fields. Files whose features were hashed have some by collision, and with
+    `by_field` they do not collide.
 
     References
     ----------
@@ -108,8 +115,16 @@ def load_libffm(
     >>> model = FFMClassifier(fields=fields, random_state=0).fit(X, y)
     """
     known: dict[int, int] = {}
-    files = [_EntryLines(one, known) for one in as_paths(path)]
+    columns: dict | None = {} if check_flag("by_field", by_field) else None
+    files = [_EntryLines(one, known, columns) for one in as_paths(path)]
+    if by_field:
+        zero_based = True
     if fields is not None:
+        if by_field:
+            raise ValueError(
+                "by_field=True numbers the columns anew, so that no fields of earlier files fit; "
+                "load all files in one call, without fields."
+            )
         fields = _checked_fields(fields, n_features)
         n_features = len(fields)
     options = {"n_features": n_features, "zero_based": zero_based, "dtype": np.dtype(dtype)}
@@ -151,6 +166,8 @@ class _EntryLines(Lines):
     path : str or path-like
     known : dict of int to int
         The field of each feature, by the numbers in the files; those of this file are added.
+    columns : dict of tuple to int, or None
+        Of each field and feature the number that replaces the feature's, see ``by_field``.
     """
 
     advice = (
@@ -158,14 +175,14 @@ class _EntryLines(Lines):
         "below 2**31 - 1."
     )
 
-    def __init__(self, path, known):
+    def __init__(self, path, known, columns):
         super().__init__(path, self._without_fields())
-        self._known = known
+        self._known, self._columns = known, columns
         #: Whether there is any entry.
         self.found = False
 
     def _without_fields(self):
-        known = self._known
+        known, columns = self._known, self._columns
         for number, line in read_rows(self.path):
             target, *entries = line.partition(b"#")[0].split()
             pairs = []
@@ -174,12 +191,14 @@ class _EntryLines(Lines):
                 if parts is None:
                     raise at_line(self.path, number, f"found {_text(entry)}; {self.advice}")
                 field, feature = int(parts[1]), int(parts[2])
+                if columns is not None:
+                    feature = columns.setdefault((field, feature), len(columns))
                 if known.setdefault(feature, field) != field:
                     raise at_line(
                         self.path,
                         number,
                         f"feature {feature} is in field {field}, but in field {known[feature]} "
-                        f"before; a column has one field: number the features of each field apart.",
+                        f"before; number the features of each field apart, or set by_field=True.",
                     )
                 pairs.append((feature, parts[3]))
             self.found = self.found or bool(pairs)

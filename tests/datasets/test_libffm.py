@@ -123,7 +123,7 @@ def test_machines_take_what_is_loaded(tmp_path, rows, cls):
     [
         (
             "1 1:0:1 2:3:1",
-            "line 3: feature 0 is in field 1, but in field 0 before; a column has one",
+            "line 3: feature 0 is in field 1, but in field 0 before; .* set by_field",
         ),
         ("1 0:0:1 0:0:1", "line 3: .*sorted and unique.*entries field:feature:value, each feature"),
         ("1 0:1", "line 3: found '0:1'; give every line a target and entries field:feature:value"),
@@ -151,6 +151,22 @@ def test_malformed_lines_are_named(tmp_path, line, message):
     for paths in (path, [good, path], [path, good]):
         with pytest.raises(ValueError, match=f"rows, {message}"):
             load_libffm(paths)
+
+
+def test_features_in_two_fields_may_be_two_columns(tmp_path):
+    train = write(tmp_path / "train", "1 0:7:1 3:7:2", "0 3:2:4 0:7:3")
+    test = write(tmp_path / "test", "1 0:2:5", "0 3:7:6 0:7:7")
+    X, _, X_test, y_test, fields = load_libffm([train, test], by_field=True)
+    assert X.toarray().tolist() == [[1, 2, 0, 0], [3, 0, 4, 0]]
+    assert X_test.toarray().tolist() == [[0, 0, 0, 5], [7, 6, 0, 0]] and y_test.tolist() == [1, 0]
+    assert fields.tolist() == [0, 3, 3, 0]
+    for zero_based in (True, False):
+        options = {"by_field": True, "n_features": 5, "zero_based": zero_based}
+        X, _, fields = load_libffm(train, **options)
+        assert X.toarray().tolist() == [[1, 2, 0, 0, 0], [3, 0, 4, 0, 0]]
+        assert fields.tolist() == [0, 3, 3, -1, -1]
+    with pytest.raises(ValueError, match="train, line 1: .*sorted and unique"):
+        load_libffm(write(train, "1 0:7:1 0:7:2"), by_field=True)
 
 
 def test_a_feature_has_one_field_in_all_files(tmp_path):
@@ -184,6 +200,12 @@ def test_a_feature_has_one_field_in_all_files(tmp_path):
             "n_features was set to 1, but input file contains 2 features",
         ),
         ({"zero_based": "no"}, ValueError, "zero_based"),
+        ({"by_field": 1}, ValueError, "by_field"),
+        (
+            {"by_field": True, "fields": [0, 1]},
+            ValueError,
+            "by_field=True numbers the columns anew",
+        ),
         ({"path": []}, ValueError, r"path is \[\]; pass a path"),
     ],
 )
