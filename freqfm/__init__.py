@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         metrics as metrics,
         model_selection as model_selection,
         optimizers as optimizers,
+        reranking as reranking,
         samplers as samplers,
         temperatures as temperatures,
     )
@@ -91,6 +92,7 @@ _LAZY = {
     "metrics": None,
     "model_selection": None,
     "optimizers": None,
+    "reranking": None,
     "samplers": None,
     "temperatures": None,
     "recommend": "freqfm.estimators.recommenders.base",

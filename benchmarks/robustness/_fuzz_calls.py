@@ -431,6 +431,10 @@ def metric(rng):
         "gini": {"n_items": (N_ITEMS, faults.count, {"least": N_ITEMS})},
         "novelty_at_k": {"item_counts": counts},
         "diversity_at_k": {"item_vectors": (HISTORIES.T, faults.matrix, {"columns": False})},
+        "miscalibration_at_k": {
+            "categories": (HISTORIES.T, faults.matrix, {"columns": False, "positive": True}),
+            "history": (HISTORIES[: len(RANKED)], faults.matrix, {"positive": True}),
+        },
     }
     if name in of_lists:
         ranked[2]["rows"] = False
@@ -449,7 +453,7 @@ def metric(rng):
 
 def _in_range(metric):
     """Of metrics: shares, but for bits and distances."""
-    largest = {"novelty": 2000, "diversity": 2}
+    largest = {"novelty": 2000, "diversity": 2, "miscalibration": 4.7}
 
     def check(answer, intact):
         values = answer if isinstance(answer, dict) else {metric.removesuffix("_at_k"): answer}

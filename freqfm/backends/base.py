@@ -459,6 +459,21 @@ class ItemLists(NamedTuple):
     has_candidates: bool
 
 
+class RankedLists(NamedTuple):
+    """Items that were found for each query, in descending order of relevance."""
+
+    items: np.ndarray  #: (n, n_candidates), int32; -1 after the last
+    relevances: np.ndarray  #: (n, n_candidates), float32, between 0 and 1
+
+
+class ItemVectors(NamedTuple):
+    """Vectors of items whose cosines are compared: dense ones, or sparse ones."""
+
+    dense: np.ndarray  #: (n_items, d), float32; without rows if they are sparse
+    sparse: Histories  #: a row for each item; without rows if they are dense
+    n_columns: int  #: how many leading columns are compared; all if they are sparse
+
+
 class AutoencoderProblem(NamedTuple):
     """The tables of an autoencoder, and its largest batch; a user has ``n_samples`` queries."""
 
@@ -882,6 +897,30 @@ class Backend(ABC):
         items : ndarray of shape (n, k), int32
             No item twice in a list; -1 after the last of one, where blocks are zero.
         n_threads : int
+        """
+
+    @abstractmethod
+    def diversify(self, lists, vectors, diversity, k, n_threads):
+        """Choose items by maximal marginal relevance, (1 - diversity) r - diversity c.
+
+        With r, the relevance of an item, and c, its largest cosine with those chosen before; 0 for
+        the first.
+
+        Parameters
+        ----------
+        lists : RankedLists
+        vectors : ItemVectors
+            The cosine with a vector of zeros is 0.
+        diversity : float
+            Between 0 and 1.
+        k : int
+            How many are chosen, at most n_candidates.
+        n_threads : int
+
+        Returns
+        -------
+        chosen : ndarray of shape (n, k), int32
+            Places in the lists, of equal items the first; -1 where there is no further item.
         """
 
     # Random numbers.

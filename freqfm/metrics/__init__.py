@@ -21,6 +21,7 @@ from freqfm.metrics._lists import (
     coverage_at_k,
     diversity_at_k,
     gini,
+    miscalibration_at_k,
     novelty_at_k,
     report_lists,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "diversity_at_k",
     "gini",
     "hit_rate_at_k",
+    "miscalibration_at_k",
     "ndcg_at_k",
     "normalized_entropy",
     "novelty_at_k",

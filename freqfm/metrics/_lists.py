@@ -1,4 +1,4 @@
-"""Metrics of the lists themselves: coverage of the catalogue, novelty and diversity."""
+"""Metrics of the lists themselves: coverage of the catalogue, novelty, diversity, calibration."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from freqfm._input.validation import as_array, check_count, checked_csr
+from freqfm._input.item_tables import category_shares, history_shares, number_table
+from freqfm._input.validation import check_count
 from freqfm.metrics._formulas import check_item_counts, mean
 from freqfm.metrics._hits import check_ranked
 
 # Users whose items' vectors are added at once, each taking as many numbers as a vector has.
 _USERS_AT_ONCE = 1 << 14
+
+# Users' shares of categories that are computed at once.
+_SHARES_AT_ONCE = 1 << 20
+
+# The share of what a user had that is added to a list's shares of categories.
+SMOOTHING = 0.01
 
 
 def coverage_at_k(ranked: ArrayLike, n_items: int, k: int | None = None) -> float:
@@ -201,6 +208,75 @@ def diversity_at_k(
     return _mean_of_users(n_pairs - cosines, n_pairs, average, "two items")
 
 
+def miscalibration_at_k(
+    ranked: ArrayLike, categories, history, k: int | None = None, *, average: bool = True
+) -> float | np.ndarray:
+    """Kullback-Leibler divergence of a list's categories from those of the user's history [1]_.
+
+    With p, the shares of the categories in the history, and q, those in the list ::
+
+        KL(p, q) = sum_c p_c log(p_c / ((1 - a) q_c + a p_c)),    a = 0.01,
+
+    which is 0 if they are the same, and at most -log(a) = 4.6.
+
+    Parameters
+    ----------
+    ranked : array-like of int, of shape (n_users, n_ranked)
+        As in :func:`coverage_at_k`.
+    categories : {array-like, sparse matrix}
+        A label for each item, a list of labels, or numbers of shape (n_items, n_categories), as in
+        :func:`freqfm.reranking.calibrate`.
+    history : sparse matrix or ndarray of shape (n_users, n_items), or list of n_users lists
+        What the users had, likewise.
+    k : int, default=None
+        As in :func:`coverage_at_k`.
+    average : bool, default=True
+        Whether to return the mean over users, or one value per user.
+
+    Returns
+    -------
+    miscalibration : float or ndarray of shape (n_users,)
+        Mean over the users with a recommendation and a history that have categories. With
+        ``average=False`` one float64 per user, NaN for other users.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`coverage_at_k`, and if ``categories`` or ``history`` cannot be used.
+
+    References
+    ----------
+    .. [1] H. Steck. "Calibrated Recommendations". RecSys 2018, equations (2), (3) and (6).
+
+    Examples
+    --------
+    The second list has no drama.
+
+    >>> from freqfm.metrics import miscalibration_at_k
+    >>> genres = ["comedy", "drama", "comedy", "drama"]
+    >>> miscalibration_at_k([[2, 3], [2, 0]], genres, [[0, 1], [0, 1]], average=False).round(2)
+    array([0.  , 1.96])
+    """
+    shares = category_shares(categories)
+    ranked = check_ranked(ranked, shares.shape[0], k)
+    history = history_shares(history, len(ranked), shares.shape[0])
+    rows, places = np.nonzero(ranked >= 0)
+    given = np.bincount(rows, minlength=len(ranked))
+    lists = sparse.csr_array((1 / given[rows], (rows, ranked[rows, places])), shape=history.shape)
+    divergences = np.full(len(ranked), np.nan)
+    step = max(1, _SHARES_AT_ONCE // shares.shape[1])
+    for first in range(0, len(ranked), step):
+        part = slice(first, first + step)
+        p, q = ((of[part] @ shares).toarray() for of in (history, lists))
+        p /= np.where(p.any(axis=1), p.sum(axis=1), 1)[:, np.newaxis]
+        p_or_1, mixed = np.where(p > 0, p, 1), (1 - SMOOTHING) * q + SMOOTHING * p
+        ratios = np.divide(p_or_1, mixed, out=np.ones_like(p), where=p > 0)
+        values = (p * np.log(ratios)).sum(axis=1)
+        divergences[part] = np.where(p.any(axis=1) & (given[part] > 0), values, np.nan)
+    lacking = "ranked holds no user with an item and a history that has categories"
+    return mean(divergences, average, lacking, "give categories of more items")
+
+
 def report_lists(ranked, n_items, item_counts=None, item_vectors=None):
     """Return metrics of rankings by name, those whose arguments are given; NaN if undefined."""
     values = {"coverage": coverage_at_k(ranked, n_items), "gini": float("nan")}
@@ -237,20 +313,7 @@ def _mean_of_users(totals, numbers, average, least):
 
 def _unit_vectors(item_vectors):
     """Return vectors divided by their lengths, as a sparse matrix."""
-    if sparse.issparse(item_vectors):
-        item_vectors = checked_csr(item_vectors, "item_vectors")
-    else:
-        item_vectors = as_array("item_vectors", item_vectors)
-    if item_vectors.ndim != 2 or not all(item_vectors.shape):
-        raise ValueError(
-            f"item_vectors must be a matrix with a row for each item, of one column or more; got "
-            f"the shape {item_vectors.shape}."
-        )
-    if item_vectors.dtype.kind not in "biuf":
-        raise TypeError(f"item_vectors holds {item_vectors.dtype}; give numbers.")
-    vectors = sparse.csr_array(item_vectors, dtype=np.float64, copy=True)
-    if not np.isfinite(vectors.data).all():
-        raise ValueError("item_vectors holds NaN or infinity; give finite numbers.")
+    vectors = sparse.csr_array(number_table("item_vectors", item_vectors), dtype=np.float64)
     lengths = np.sqrt(vectors.power(2).sum(axis=1))
     lengths[lengths == 0] = 1
     vectors.data /= np.repeat(lengths, np.diff(vectors.indptr))

@@ -174,10 +174,14 @@ def use_recommenders():
         model.set_params(weight_decay=i % 3, weight_decay_scope=scope, n_jobs=1 + i % 2)
         model.set_params(learning_rate=0.001).fit(X)
         model.similar_items([0])
+        model.recommend(np.tile(X.toarray(), (50, 1)), diversity=[0.5, 1][i % 2])
     for i, n_neighbors in enumerate([None, 3, 3]):
         model = EASERecommender(n_neighbors=n_neighbors, n_jobs=1 + i % 2).fit(X)
         model.recommend(users=[0, 1], candidates=[None, X[:2]][i % 2])
-        model.recommend(np.tile(X.toarray(), (50, 1)))
+        model.recommend(np.tile(X.toarray(), (50, 1)), diversity=0.3)
+        # Sparse vectors.
+        for vectors in (np.eye(X.shape[1], 900), sparse.csr_array(np.eye(X.shape[1], 900))):
+            model.recommend(X, diversity=0.3, item_vectors=vectors)
     # Arrays of one row count as contiguous along every axis.
     for loss in RANKING_LOSSES:
         MFRecommender(4, loss=loss, max_iter=1).fit(np.eye(1, 5))

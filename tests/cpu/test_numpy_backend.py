@@ -26,7 +26,15 @@ from freqfm import (
     backends,
 )
 from freqfm.backbones import MLP, Features, LightGCN
-from freqfm.backends.base import Candidates, Exclusions, FoldInProblem, Histories, Stream
+from freqfm.backends.base import (
+    Candidates,
+    Exclusions,
+    FoldInProblem,
+    Histories,
+    ItemVectors,
+    RankedLists,
+    Stream,
+)
 from freqfm.datasets import make_interactions
 from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, RANKING_LOSSES, DirectAU, SLatK, Softmax
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
@@ -491,6 +499,33 @@ def test_weights_between_items_agree(use, model):
     assert_array_equal(found[0][1], found[1][1])
     for one, other in zip(*found, strict=True):
         assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_diverse_items_agree():
+    generator = np.random.default_rng(0)
+    items = generator.permuted(np.tile(np.arange(40, dtype=np.int32), (30, 1)), axis=1)[:, :25]
+    for row, n in enumerate(generator.integers(0, 26, 20)):
+        items[row, n:] = -1
+    relevances = -np.sort(-generator.random((30, 25)).astype(np.float32), axis=1)
+    lists = RankedLists(items, relevances)
+    dense = generator.normal(size=(40, 6)).astype(np.float32)
+    dense[7] = 0
+    none = Histories(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    rows = sparse.csr_array(np.where(generator.random((40, 50)) < 0.2, 1, 0))
+    rows = Histories(
+        rows.indptr.astype(np.int64),
+        rows.indices.astype(np.int32),
+        generator.random(rows.nnz).astype(np.float32),
+    )
+    empty = np.zeros((0, 0), dtype=np.float32)
+    for vectors in (ItemVectors(dense, none, 5), ItemVectors(empty, rows, 50)):
+        for diversity in (0.0, 0.4, 1.0):
+            found = [
+                backend.diversify(lists, vectors, diversity, 10, n_threads)
+                for backend, n_threads in ((CPU, 1), (CPU, 2), (NumpyBackend(), 1))
+            ]
+            assert_array_equal(found[0], found[2])
+            assert_array_equal(found[1], found[2])
 
 
 def test_sums_and_alias_tables_agree():

@@ -54,6 +54,7 @@ MAY_IMPORT = {
     },
     **{axis: BELOW_AXES for axis in AXES},
     "metrics": BELOW_AXES,
+    "reranking": {*BELOW_AXES, "metrics"},
     "model_selection": {"_input", "_messages", "exceptions", "metrics"},
     "displays": {"_input", "_messages", "metrics", "model_selection"},
     "estimators": {
@@ -65,6 +66,7 @@ MAY_IMPORT = {
         "datasets",
         "metrics",
         "model_selection",
+        "reranking",
     },
     "dask": {"_input", "_messages", "_versions", "callbacks", "estimators", "formulas"},
     "__init__": {
@@ -77,6 +79,7 @@ MAY_IMPORT = {
         "estimators",
         "metrics",
         "model_selection",
+        "reranking",
     },
 }
 

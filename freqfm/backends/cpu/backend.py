@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from freqfm.backends.base import Backend
+from freqfm.backends.cpu.diversity import diversify
 from freqfm.backends.cpu.fm.labels import (
     MOST_FEATURES_PER_ENTRY,
     label_tokens,
@@ -77,6 +78,7 @@ class CPUBackend(Backend):
     top_k_of_candidates = staticmethod(top_k_of_candidates)
     sparse_top_k = staticmethod(sparse_top_k)
     sparse_blocks = staticmethod(sparse_blocks)
+    diversify = staticmethod(diversify)
 
     # Random numbers.
 

@@ -91,6 +91,7 @@ class CUDABackend(Backend):
     top_k_of_candidates = _cpu_only("Candidates of each query are ranked")
     sparse_top_k = _cpu_only("Sparse queries are ranked")
     sparse_blocks = _cpu_only("Blocks of sparse matrices are gathered")
+    diversify = _cpu_only("Diverse items are chosen")
     permutation = _cpu_only("Permutations are drawn")
     uniform = _cpu_only("Uniform numbers are drawn")
     standard_normal = _cpu_only("Normal numbers are drawn")

@@ -6,6 +6,7 @@ from numbers import Integral
 from sklearn.base import clone
 
 from freqfm._input.columns import role_of
+from freqfm._input.frames import is_frame
 from freqfm._input.ids import extend_ids, find_codes
 from freqfm._messages import shorten
 from freqfm.estimators.interactions.feature_tables import (
@@ -108,3 +109,13 @@ class FeatureEncodingMixin:
         model._keep_ids("item", known, order)
         # New ids are numbered in their sorted order.
         return model, features[codes.argsort()]
+
+    def _item_vectors(self, vectors):
+        """Return features by which items differ, a row for each item; None if there are none."""
+        if not is_frame(vectors):
+            return vectors
+        table = FeatureTable("item", vectors, self._column_of("item"), "item_vectors")
+        codes = find_codes(*self._ids("item"), table.ids, f"the ids of {table.name}")
+        known, _ = self._ids("item")
+        matrix = encode(new_encoder(table), table)
+        return place_rows(table, matrix[codes >= 0], codes[codes >= 0], known)

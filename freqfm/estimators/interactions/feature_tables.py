@@ -31,6 +31,8 @@ class FeatureTable:
     frame : DataFrame
     column : str or None
         Name of the interactions' column of these ids.
+    name : str, default=None
+        Of the argument, for error messages; None is that of the role's features.
 
     Attributes
     ----------
@@ -45,8 +47,8 @@ class FeatureTable:
         If it is not a DataFrame, has no ids, or holds what cannot be encoded.
     """
 
-    def __init__(self, role, frame, column):
-        self.role, self.name = role, f"{role}_features"
+    def __init__(self, role, frame, column, name=None):
+        self.role, self.name = role, name or f"{role}_features"
         if not is_frame(frame):
             raise TypeError(
                 f"{self.name} must be a DataFrame with a row of features for each id; got "

@@ -217,7 +217,7 @@ class InteractionRecommender(
             Ignored.
         X_val : array-like or DataFrame of shape (n_held_out, n_columns), default=None
             Held-out interactions, with the columns of ``X``, for a recommender with
-            ``early_stopping``, which is scored on them in place of a random part of ``X``:
+            ``early_stopping``, which measures NDCG on them in place of a random part of ``X``:
             later ones, for instance. They are not trained on. Users and items that are not in ``X``
             are left out.
 
@@ -322,6 +322,8 @@ class InteractionRecommender(
         exclude_seen=True,
         candidates=None,
         exclude=None,
+        diversity=0.0,
+        item_vectors=None,
         user_features=None,
         item_features=None,
     ):
@@ -348,6 +350,16 @@ class InteractionRecommender(
             and None.
         exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
             Ids of items to exclude, as for ``candidates``.
+        diversity : float, default=0.0
+            From 0 to 1: how much the items of a list are to differ. Above 0 they are chosen from
+            the best five times ``n_recommendations``, at least 100, as
+            :func:`freqfm.reranking.diversify` does. Needs a recommender that takes it, as those of
+            this package do.
+        item_vectors : DataFrame, or {array-like, sparse matrix} of shape (n_items, n_dimensions), \
+                default=None
+            Features by which items differ, such as genres: by id, encoded as ``item_features`` of
+            the constructor are, at each call; or a row for each of ``item_ids_``. None takes the
+            recommender's own vectors. Without ``diversity`` they are not used.
         user_features : DataFrame, default=None
             Features of users that are not in the model, by id, in place of ``users``. Needs a model
             with features of users.
@@ -357,8 +369,8 @@ class InteractionRecommender(
         Returns
         -------
         items : ndarray of shape (n_users, n_recommendations)
-            Ids of items, best first; None where there is nothing more to recommend.
-            One-dimensional for a single user.
+            Ids of items, best first, or with ``diversity`` as they were chosen; None where there is
+            nothing more to recommend. One-dimensional for a single user.
         scores : ndarray of shape (n_users, n_recommendations)
             Scores of the items, as the recommender defines them; -inf for None.
 
@@ -389,6 +401,9 @@ class InteractionRecommender(
         model = self
         if item_features is not None:
             model, options["item_features"] = self._with_new_items(item_features)
+        if diversity != 0 or item_vectors is not None:
+            options["diversity"] = diversity
+            options["item_vectors"] = model._item_vectors(item_vectors)
         chosen = {"candidates": candidates, "exclude": exclude}
         if user_features is not None:
             _, query = self._encoded("user", user_features)

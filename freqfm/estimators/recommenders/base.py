@@ -16,6 +16,7 @@ from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
     LearnedArrays,
     as_array,
+    as_kernel_input,
     canonical_csr,
     check_flag,
     count_columns,
@@ -27,6 +28,7 @@ from freqfm._input.validation import (
 )
 from freqfm._messages import cut, shown
 from freqfm._versions import VersionStamp
+from freqfm.backends.base import RankedLists
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.index import Queries, VectorIndex, Wanted, of_single
 from freqfm.estimators.tables import STATES
@@ -34,6 +36,11 @@ from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection import holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
+from freqfm.reranking._diversity import choose
+from freqfm.reranking._lists import relevances
+
+# Candidates from which diverse items are chosen at a time.
+_PLACES = 1 << 20
 
 # The share of each row that ``score`` holds out if it is not given ``y``.
 _HELD_OUT = 0.2
@@ -266,6 +273,8 @@ class BaseRecommender(
         exclude_seen=True,
         candidates=None,
         exclude=None,
+        diversity=0.0,
+        item_vectors=None,
     ):
         """Recommend items to users.
 
@@ -283,12 +292,19 @@ class BaseRecommender(
             Items that may be recommended: to all users, or to each user. None allows all.
         exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None
             Items to exclude: for all users, or for each user.
+        diversity : float, default=0.0
+            From 0 to 1: how much the items of a list are to differ. Above 0 they are chosen from
+            the best five times ``n_recommendations``, at least 100, as
+            :func:`freqfm.reranking.diversify` does.
+        item_vectors : {array-like, sparse matrix} of shape (n_items, n_dimensions), default=None
+            Features by which items differ, such as genres; None takes the model's own vectors.
+            Without ``diversity`` they are not used.
 
         Returns
         -------
         items : ndarray of shape (n_users, n_recommendations), int64
-            In descending order of scores; -1 where there are too few. One-dimensional if ``users``
-            is a single number.
+            In descending order of scores, or with ``diversity`` as they were chosen; -1 where there
+            are too few. One-dimensional if ``users`` is a single number.
         scores : ndarray of the same shape, float32
             Dot products, or cosines if the model ranks by these; -inf where there is no item. A
             user without history gets popular items, scored by the share of users that have them.
@@ -299,7 +315,7 @@ class BaseRecommender(
             If neither or both of ``X`` and ``users`` are given, or indices are out of range.
         """
         exclude_seen = check_flag("exclude_seen", exclude_seen)
-        wanted = Wanted(n_recommendations, candidates, exclude)
+        wanted = Wanted(n_recommendations, candidates, exclude, diversity, item_vectors)
         return of_single(users, self._rank(self._queries(X, users, exclude_seen), wanted))
 
     def _queries(self, X, users, seen=True):
@@ -343,6 +359,40 @@ class BaseRecommender(
         if wanted.n is None:
             wanted = wanted._replace(n=self.n_recommendations)
         wanted = wanted.checked(len(learned), len(counts))
+        queries = Queries(vectors, history, learned)
+        if wanted.diversity:
+            return self._choose_diverse(queries, wanted, index, counts)
+        return self._find_best(queries, wanted, index, counts)
+
+    def _choose_diverse(self, queries, wanted, index, counts):
+        """Return items that differ, chosen from the best ones, and their scores."""
+        shape, pool = (len(queries.learned), wanted.n), wanted.pool()
+        items, scores = np.full(shape, -1), np.full(shape, -np.inf, dtype=np.float32)
+        table, n_columns = wanted.vectors, None
+        if table is None:
+            table, n_columns = self._vectors_to_differ(index)
+        step = max(1, _PLACES // pool.n)
+        for begin in range(0, shape[0], step):
+            part = np.arange(begin, min(begin + step, shape[0]))
+            found, of_found = self._find_best(queries.of(part), pool.of(part), index, counts)
+            lists = RankedLists(found.astype(np.int32), relevances(found, of_found))
+            n_threads = count_threads(self.n_jobs)
+            places = choose(lists, table, wanted.diversity, wanted.n, n_threads, n_columns)
+            items[part] = np.where(places < 0, -1, np.take_along_axis(found, places, axis=1))
+            of_chosen = np.take_along_axis(of_found, places, axis=1)
+            scores[part] = np.where(places < 0, -np.inf, of_chosen)
+        return items, scores
+
+    def _vectors_to_differ(self, index):
+        """Return the vectors by which recommended items differ, and how many columns are compared.
+
+        None is all columns; the table may then be of any type.
+        """
+        return as_kernel_input(index.table), self._compared_columns
+
+    def _find_best(self, queries, wanted, index, counts):
+        """Return the items with the highest scores, and these."""
+        vectors, history, learned = queries
         shape = len(learned), wanted.n
         items, scores = np.full(shape, -1), np.full(shape, -np.inf, dtype=np.float32)
         if learned.any():
@@ -623,8 +673,9 @@ def recommend(estimator, X=None, **options) -> tuple[np.ndarray, np.ndarray]:
         users. With None nothing is transformed.
     **options : dict
         Passed to ``recommend``: ``n_recommendations``, ``exclude_seen``, ``candidates``,
-        ``exclude`` and ``users``; for an :class:`InteractionRecommender` also ``history``; for
-        models with features also ``user_features`` and ``item_features``.
+        ``exclude``, ``diversity``, ``item_vectors`` and ``users``; for an
+        :class:`InteractionRecommender` also ``history``; for models with features also
+        ``user_features`` and ``item_features``.
 
     Returns
     -------

@@ -7,11 +7,13 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import backends
+from freqfm._input.item_tables import number_table
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
     canonical_csr,
     check_count,
     check_memory,
+    check_number,
     kernel_csr,
     validate_ids,
 )
@@ -26,6 +28,9 @@ _PAIRS = 1 << 14
 # Queries are divided into at least so many parts if progress is reported.
 _REPORTED_PARTS = 100
 
+# Diverse items are chosen from the best ones: this many for each that is wanted, and at least.
+_POOL, _LEAST_POOL = 5, 100
+
 
 class Queries(NamedTuple):
     """The users whom ``recommend`` was asked to recommend to."""
@@ -34,6 +39,10 @@ class Queries(NamedTuple):
     history: sparse.csr_array  #: (n, n_items), the items they have; empty if they are not needed
     learned: np.ndarray  #: (n,), whether the vector was learned; other users get popular items
 
+    def of(self, rows):
+        """Return some of the users, by their numbers."""
+        return Queries(self.vectors[rows], take_rows(self.history, rows), self.learned[rows])
+
 
 class Wanted(NamedTuple):
     """Which rows are wanted for each query."""
@@ -41,6 +50,8 @@ class Wanted(NamedTuple):
     n: int  #: how many
     candidates: object = None  #: indices for all queries, a sparse matrix of those of each, or None
     exclude: object = None  #: rows that must not be found, likewise
+    diversity: float = 0.0  #: between 0 and 1: how much the rows found are to differ
+    vectors: object = None  #: by which rows differ, a row for each; None is those of the model
 
     def checked(self, n_queries, n_rows):
         """Return this in the form for :meth:`VectorIndex.search`; raise if it is not valid."""
@@ -49,13 +60,19 @@ class Wanted(NamedTuple):
             check_recommendations(self.n, n_queries),
             _checked("candidates", self.candidates, shape),
             _checked("exclude", self.exclude, shape),
+            check_number("diversity", self.diversity, 0, 1),
+            None if self.vectors is None else number_table("item_vectors", self.vectors, n_rows),
         )
 
     def of(self, queries):
         """Return the part for some of the queries, by their numbers."""
         parts = self.candidates, self.exclude
         parts = [take_rows(part, queries) if sparse.issparse(part) else part for part in parts]
-        return Wanted(self.n, *parts)
+        return self._replace(candidates=parts[0], exclude=parts[1])
+
+    def pool(self):
+        """Return what has to be found so that diverse rows can be chosen from it."""
+        return self._replace(n=max(_LEAST_POOL, _POOL * self.n))
 
     @property
     def rows(self):

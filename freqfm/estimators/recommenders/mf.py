@@ -153,23 +153,17 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         Scale of the initializer, for "xavier" and "normal", and of the lengths of "auto"; None is 1
         for "xavier" and "auto", and 0.1 for "normal".
     n_recommendations : int, default=10
-        Number of items that ``predict`` returns, and the k of ``score`` and ``scoring``.
+        Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
     early_stopping : bool, default=False
-        Whether to hold out interactions, stop when ``scoring`` no longer improves, and then train a
+        Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
         new model on all interactions for the best number of epochs, at least 5. With
         ``warm_start=True`` the best epoch is restored instead. With ``X_val`` in ``fit`` those
         interactions are used instead of held-out ones, and the model of the best epoch is kept.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
-    scoring : str or callable, default="ndcg"
-        The score that early stopping maximises on held-out interactions: a metric that
-        :func:`~freqfm.model_selection.make_ranking_scorer` knows, at ``n_recommendations`` or at
-        another number, as in "recall@50"; what that function returns, of which the metric and ``k``
-        are used; or a callable ``scorer(estimator, X, y)`` that returns a number: ``X`` are the
-        histories of users without the items to be found, which ``y`` holds, both sparse matrices.
     n_iter_no_change : int or None, default=10
-        Epochs without an improvement by ``tol`` before training stops. Not used without early
-        stopping. None never stops.
+        Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
+        early stopping. None never stops.
     tol : float, default=1e-4
         Smallest improvement.
     warm_start : bool, default=False
@@ -205,7 +199,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     loss_curve_ : ndarray of shape (`n_iter_`,)
         Mean loss of each epoch, per positive.
     validation_scores_ : ndarray
-        The score of each epoch, with early stopping.
+        NDCG of each epoch, with early stopping.
     n_iter_, best_iter_ : int
         Number of epochs trained, and the epoch of the model's vectors.
     optimizer_state_nbytes_ : int
@@ -225,7 +219,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     Warns
     -----
     ConvergenceWarning
-        From ``fit`` with early stopping, if ``max_iter`` was reached while it still improved.
+        From ``fit`` with early stopping, if ``max_iter`` was reached while the NDCG still improved.
 
     See Also
     --------
@@ -603,6 +597,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         exclude_seen=True,
         candidates=None,
         exclude=None,
+        diversity=0.0,
+        item_vectors=None,
         user_features=None,
         item_features=None,
     ):
@@ -623,6 +619,14 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             Items that may be recommended: to all users, or to each user. None allows all.
         exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None
             Items to exclude: for all users, or for each user.
+        diversity : float, default=0.0
+            From 0 to 1: how much the items of a list are to differ. Above 0 they are chosen from
+            the best five times ``n_recommendations``, at least 100, as
+            :func:`freqfm.reranking.diversify` does.
+        item_vectors : {array-like, sparse matrix} of shape (n_items, n_dimensions), default=None
+            Features by which items differ, such as genres; None takes the model's own vectors.
+            Without ``diversity`` they are not used. With ``item_features``, the rows of these items
+            follow.
         user_features : {array-like, sparse matrix} of shape (n_users, n_user_features), \
                 default=None
             Features of new users without a history, with the columns that
@@ -636,8 +640,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         Returns
         -------
         items : ndarray of shape (n_users, n_recommendations), int64
-            In descending order of scores; -1 where there are too few. One-dimensional if ``users``
-            is a single number.
+            In descending order of scores, or with ``diversity`` as they were chosen; -1 where there
+            are too few. One-dimensional if ``users`` is a single number.
         scores : ndarray of the same shape, float32
             Dot products, or cosines if the model ranks by these; -inf where there is no item. A
             user without history and features gets popular items, scored by the share of users that
@@ -650,7 +654,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             of range, or the model was not trained with features.
         """
         exclude_seen = check_flag("exclude_seen", exclude_seen)
-        wanted = Wanted(n_recommendations, candidates, exclude)
+        wanted = Wanted(n_recommendations, candidates, exclude, diversity, item_vectors)
         if user_features is None:
             queries = self._queries(X, users, exclude_seen)
         elif X is None and users is None:

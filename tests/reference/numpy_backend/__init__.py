@@ -11,6 +11,7 @@ from scipy import sparse
 
 from freqfm.backends.base import Backend, Exclusions, FieldWeights, Tower
 
+from ..reranking import marginal_relevance
 from . import deepfm, fwfm, streams
 from .autoencoder import AutoencoderEpochs
 from .fm import FMEpochs, scores
@@ -165,6 +166,18 @@ class NumpyBackend(Backend):
         there = (items >= 0)[:, :, None] & (items >= 0)[:, None]
         blocks = dense[items[:, :, None], items[:, None]]
         return np.where(there, blocks, 0).astype(np.float32)
+
+    def diversify(self, lists, vectors, diversity, k, n_threads):
+        """Return the places chosen by maximal marginal relevance."""
+        table = vectors.dense[:, : vectors.n_columns].astype(np.float64)
+        if not len(table):
+            table = dense_rows(vectors.sparse, vectors.n_columns)
+        chosen = np.full((len(lists.items), k), -1, dtype=np.int32)
+        for row, (items, relevances) in enumerate(zip(*lists, strict=True)):
+            there = np.flatnonzero(items >= 0)
+            found = marginal_relevance(relevances[there], table[items[there]], diversity, k)
+            chosen[row, : len(found)] = there[found]
+        return chosen
 
     # Random numbers.
 

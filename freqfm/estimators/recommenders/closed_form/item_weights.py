@@ -72,6 +72,10 @@ class ItemWeightsRecommender(BaseRecommender):
         """Return the rows by which items are similar, (n_items, n_users) CSR."""
         return normalize(X.T.tocsr())
 
+    def _vectors_to_differ(self, index):
+        # What an interaction with an item adds to the scores of all others.
+        return self.item_weights_, None
+
     def _check_vectors(self, learned):
         found = learned.get("item_weights_")
         n_items = self.n_features_in_

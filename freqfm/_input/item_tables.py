@@ -1,0 +1,203 @@
+"""Tables with a row for each item, such as features and categories, and lists of their items."""
+
+from collections.abc import Set
+from numbers import Number
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._input.ids import as_ids, as_list, find_codes, is_missing, unique_codes
+from freqfm._input.validation import as_array, checked_csr
+from freqfm._messages import shorten
+
+
+def number_table(name, table, n_items=None):
+    """Return a matrix of numbers with a row for each item, as an array or CSR, floating-point.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for error messages.
+    table : {array-like, sparse matrix} of shape (n_items, n_columns)
+    n_items : int, default=None
+        How many rows it must have, if that is known.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not a matrix of finite numbers.
+    """
+    is_sparse = sparse.issparse(table)
+    table = checked_csr(table, name) if is_sparse else as_array(name, table)
+    if table.ndim != 2 or not all(table.shape):
+        raise ValueError(
+            f"{name} must be a matrix with a row for each item, of one column or more; got the "
+            f"shape {table.shape}."
+        )
+    if table.dtype.kind not in "biuf":
+        raise TypeError(f"{name} holds {table.dtype}; give numbers.")
+    if n_items not in (None, table.shape[0]):
+        raise ValueError(
+            f"{name} has {table.shape[0]} rows, but there are {n_items} items; give one row for "
+            f"each item."
+        )
+    if is_sparse:
+        table = sparse.csr_array(table, dtype=np.float64, copy=True)
+        table.sum_duplicates()
+    elif table.dtype.kind != "f":
+        table = table.astype(np.float64)
+    if not np.isfinite(table.data if is_sparse else table).all():
+        raise ValueError(f"{name} holds NaN or infinity; give finite numbers.")
+    return table
+
+
+def category_shares(categories):
+    """Return how much of each item belongs to each category, (n_items, n_categories) CSR, float64.
+
+    Rows add up to 1, or to 0 for items without category.
+
+    Parameters
+    ----------
+    categories : {array-like, sparse matrix}
+        Numbers of shape (n_items, n_categories), which are divided by their sums; or a label for
+        each item, or a list of labels. Missing ones are none.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they cannot be read as such, or a number is negative.
+    """
+    if not sparse.issparse(categories):
+        rows = as_list(categories)
+        rows = np.asarray(rows) if hasattr(rows, "__array__") else list(rows)
+        if not _are_numbers(rows):
+            return _shares_of_labels(rows)
+        categories = rows
+    shares = sparse.csr_array(number_table("categories", categories), dtype=np.float64)
+    return _divided_by_sums("categories", shares)
+
+
+def history_shares(history, n_users, n_items, item_ids=None):
+    """Return the shares of items in the histories of users, (n_users, n_items) CSR, float64.
+
+    Parameters
+    ----------
+    history : sparse matrix, ndarray of shape (n_users, n_items), or list of n_users lists
+        Weights of items, or the items of each user, by indices or ids; what occurs twice counts
+        twice. For one user also a list of items.
+    n_users, n_items : int
+    item_ids : array-like of shape (n_items,), default=None
+        See :func:`codes_of`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is not a history for each user, an item is unknown, or a weight is negative.
+    """
+    if sparse.issparse(history) or getattr(history, "ndim", 1) == 2:
+        table = sparse.csr_array(number_table("history", history), dtype=np.float64)
+    else:
+        lists = list(as_list(history))
+        if n_users == 1 and not (len(lists) == 1 and _is_list(lists[0])):
+            lists = [lists]
+        if not all(map(_is_list, lists)):
+            raise TypeError("history must be a matrix, or a list of the items of each user.")
+        lists = [list(as_list(one)) for one in lists]
+        items = as_ids([item for one in lists for item in one], "history")
+        codes = codes_of("history", items, n_items, item_ids)
+        rows = np.repeat(np.arange(len(lists)), [len(one) for one in lists])
+        table = sparse.csr_array((np.ones(len(rows)), (rows, codes)), shape=(len(lists), n_items))
+    if table.shape != (n_users, n_items):
+        raise ValueError(
+            f"history is of {table.shape[0]} users and {table.shape[1]} items, but there are "
+            f"{n_users} users and {n_items} items; give one history for each list of items."
+        )
+    return _divided_by_sums("history", table)
+
+
+def codes_of(name, items, n_items, item_ids=None):
+    """Return the rows of items in a table, by their indices or ids; -1 for missing items.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for error messages.
+    items : ndarray of shape (n,)
+        Indices, -1 for missing ones; or ids, None for missing ones.
+    n_items : int
+        How many rows the table has.
+    item_ids : array-like of shape (n_items,), default=None
+        The ids of the rows; None if ``items`` holds indices.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are no indices or ids of rows.
+    """
+    if item_ids is None:
+        if items.dtype.kind not in "iu":
+            raise TypeError(
+                f"{name} holds {items.dtype}; give indices of items, or item_ids, the ids of the "
+                f"rows of the table of items."
+            )
+        if items.size and (items.min() < -1 or items.max() >= n_items):
+            bad = items.min() if items.min() < -1 else items.max()
+            raise ValueError(
+                f"{name} holds {bad}, but there are {n_items} items; indices lie in [0, "
+                f"{n_items - 1}], and -1 stands for a missing one."
+            )
+        return items.astype(np.int64)
+    known = as_ids(item_ids, "item_ids")
+    if len(known) != n_items:
+        raise ValueError(
+            f"item_ids holds {len(known)} ids, but the table of items has {n_items} rows; give the "
+            f"id of each row."
+        )
+    order = np.argsort(known, kind="stable")
+    if (known[order][1:] == known[order][:-1]).any():
+        raise ValueError("item_ids holds an id twice; give one row for each item.")
+    there = np.array([not is_missing(one) for one in items.tolist()], dtype=bool)
+    codes, ids = np.full(len(items), -1), as_ids(items[there], name)
+    codes[there] = find_codes(known, order, ids, name)
+    strange = ids[codes[there] < 0]
+    if len(strange):
+        raise ValueError(
+            f"{name} holds {shorten(list(dict.fromkeys(strange.tolist())), 5)}, which item_ids "
+            f"does not have; give the rows of all items."
+        )
+    return codes
+
+
+def _is_list(one):
+    return isinstance(one, (list, tuple, Set, np.ndarray))
+
+
+def _are_numbers(rows):
+    """Return whether rows are those of a matrix of numbers, rather than labels."""
+    if isinstance(rows, np.ndarray):
+        return rows.ndim == 2 and rows.dtype.kind in "biuf"
+    return all(_is_list(row) and all(isinstance(one, Number) for one in row) for row in rows)
+
+
+def _shares_of_labels(rows):
+    """Return the shares of labels in items, of which each has one or a list."""
+    lists = [list(row) if _is_list(row) else [row] for row in rows]
+    lists = [[one for one in row if not is_missing(one)] for row in lists]
+    labels = as_ids([one for row in lists for one in row], "categories")
+    if not len(labels):
+        raise ValueError("categories holds no category; give one for some items at least.")
+    names, codes = unique_codes(labels, "categories")
+    items = np.repeat(np.arange(len(lists)), [len(row) for row in lists])
+    shape = len(lists), len(names)
+    return _divided_by_sums(
+        "categories", sparse.csr_array((np.ones(len(items)), (items, codes)), shape)
+    )
+
+
+def _divided_by_sums(name, X):
+    """Return rows divided by their sums; rows of zeros stay zero."""
+    if X.nnz and X.data.min() < 0:
+        raise ValueError(f"{name} holds the negative number {X.data.min():g}; give weights.")
+    totals = X.sum(axis=1)
+    X.data = X.data / np.repeat(np.where(totals > 0, totals, 1), np.diff(X.indptr))
+    return X

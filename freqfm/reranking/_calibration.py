@@ -1,0 +1,145 @@
+"""Calibrated recommendations."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from freqfm._input.item_tables import category_shares, history_shares
+from freqfm._input.rows import concatenated_ranges
+from freqfm._input.validation import check_number
+from freqfm.metrics._lists import SMOOTHING
+from freqfm.reranking._lists import Given
+
+# Candidates of users, and users' shares of categories, that are looked at at once.
+_AT_ONCE = 1 << 20
+
+
+def calibrate(
+    items: ArrayLike,
+    scores: ArrayLike,
+    categories,
+    history,
+    weight: float = 0.5,
+    n_recommendations: int | None = None,
+    *,
+    item_ids: ArrayLike | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose recommendations whose categories have the shares that a user's history has [1]_.
+
+    With p, the shares of the categories in a user's history, and q, those in a list of n items, the
+    list is the better calibrated the smaller the Kullback-Leibler divergence ::
+
+        KL(p, q) = sum_c p_c log(p_c / ((1 - a) q_c + a p_c)),    a = 0.01.
+
+    Items are chosen one after the other, so that the list with each has the largest ::
+
+        (1 - weight) sum_i r_i - weight KL(p, q).
+
+    The relevance r_i is the score of i, scaled to 1 for the best candidate of the list and to 0 for
+    its worst.
+
+    Parameters
+    ----------
+    items : array-like of shape (n_users, n_candidates) or (n_candidates,)
+        Candidates for each user, or for one, as ``recommend`` returns them: indices, -1 for
+        missing ones; or ids, see ``item_ids``. A hundred candidates or more give a choice.
+    scores : array-like of the same shape
+        Of the candidates.
+    categories : {array-like, sparse matrix}
+        A label for each item, such as a column of a DataFrame; or a list of labels for each, which
+        share it equally; or numbers of shape (n_items, n_categories), shares or counts. Items
+        without category count as items of the list only.
+    history : sparse matrix or ndarray of shape (n_users, n_items), or list of n_users lists
+        What the users had: a matrix of weights of the items, as ``fit`` takes it, or the items
+        of each user. A user whose history has no category gets the order of the scores.
+    weight : float, default=0.5
+        Of calibration: from 0, the order of the scores, to 1, where only shares count.
+    n_recommendations : int, default=None
+        How many items are chosen for each user; None only reorders them.
+    item_ids : array-like of shape (n_items,), default=None
+        Ids of the items of ``categories``, if ``items`` and lists in ``history`` hold ids; None
+        in ``items`` is missing.
+
+    Returns
+    -------
+    items : ndarray of shape (n_users, n_recommendations) or (n_recommendations,)
+        In the order in which they were chosen; those of equal worth in the order of their scores.
+    scores : ndarray of the same shape
+        Their scores, as given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If shapes do not fit, numbers are not finite, weights are negative, an item is out of range,
+        unknown or twice in a list, or ``n_recommendations`` exceeds the number of candidates.
+
+    See Also
+    --------
+    diversify : Lists whose items differ from one another.
+    freqfm.metrics.miscalibration_at_k : The mean of KL(p, q).
+
+    References
+    ----------
+    .. [1] H. Steck. "Calibrated Recommendations". RecSys 2018, equations (2), (3), (6) and (7).
+
+    Examples
+    --------
+    The user had two comedies and a drama; the best candidates are comedies.
+
+    >>> from freqfm.reranking import calibrate
+    >>> genres = ["comedy", "comedy", "comedy", "comedy", "drama", "drama"]
+    >>> candidates, scores = [2, 3, 0, 5], [0.9, 0.8, 0.7, 0.1]
+    >>> items, _ = calibrate(candidates, scores, genres, [0, 1, 4], 0.7, n_recommendations=3)
+    >>> items
+    array([2, 5, 3])
+    """
+    weight = check_number("weight", weight, 0, 1)
+    shares = category_shares(categories)
+    given = Given.of(items, scores, shares.shape[0], item_ids)
+    k, n = given.count(n_recommendations), len(given.codes)
+    history = history_shares(history, n, shares.shape[0], item_ids)
+    lists = given.lists()
+    chosen = np.full((n, k), -1, dtype=np.int32)
+    step = max(1, _AT_ONCE // (lists.items.shape[1] + shares.shape[1]))
+    for begin in range(0, n, step):
+        part = slice(begin, begin + step)
+        wanted = (history[part] @ shares).toarray()
+        totals = wanted.sum(axis=1, keepdims=True)
+        wanted /= np.where(totals > 0, totals, 1)
+        _choose(lists.items[part], lists.relevances[part], shares, wanted, weight, chosen[part])
+    return given.take(chosen)
+
+
+def _choose(items, relevances, shares, wanted, weight, chosen):
+    """Write the places of the chosen candidates of some users."""
+    n, width = items.shape
+    # For each category of a candidate, unless its user has none of it: which, and its share.
+    of_items = np.maximum(items, 0).ravel()
+    lengths = np.diff(shares.indptr)[of_items]
+    entries = concatenated_ranges(shares.indptr[of_items].astype(np.int64), lengths)
+    candidate = np.repeat(np.arange(n * width), lengths)
+    user, category, share = candidate // width, shares.indices[entries], shares.data[entries]
+    is_wanted = wanted[user, category] > 0
+    candidate, user, category, share = (
+        array[is_wanted] for array in (candidate, user, category, share)
+    )
+    target = wanted[user, category]
+    smooth = SMOOTHING * target
+    reached, is_open, users = np.zeros(wanted.shape), items >= 0, np.arange(n)
+    for place in range(chosen.shape[1]):
+        # By how much the divergence is smaller with an item than with one of no category.
+        so_far, added = (
+            (1 - SMOOTHING) / (place + 1) * of for of in (reached[user, category], share)
+        )
+        gains = target * np.log((so_far + added + smooth) / (so_far + smooth))
+        gains = np.bincount(candidate, gains, n * width).reshape(n, width)
+        worth = np.where(is_open, (1 - weight) * relevances + weight * gains, -np.inf)
+        best = worth.argmax(axis=1)
+        there = is_open[users, best]
+        chosen[there, place] = best[there]
+        is_open[users, best] = False
+        is_best = np.zeros((n, width), dtype=bool)
+        is_best[users, best] = there
+        at = is_best.ravel()[candidate]
+        np.add.at(reached, (user[at], category[at]), share[at])

@@ -1,0 +1,257 @@
+"""Re-ranking functions against plain references, and what they accept and refuse."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers import each
+from numpy.testing import assert_allclose, assert_array_equal
+from reference.reranking import calibrated, divergence, marginal_relevance, scaled
+from scipy import sparse
+
+from freqfm.metrics import diversity_at_k, miscalibration_at_k
+from freqfm.reranking import calibrate, diversify
+
+N_ITEMS, N_CANDIDATES = 40, 25
+GENRES = ["comedy", "drama", "horror", None, "war"]
+
+
+@pytest.fixture(scope="module")
+def lists():
+    """Return candidates of 30 users in any order, some missing, and their scores."""
+    generator = np.random.default_rng(0)
+    items = generator.permuted(np.tile(np.arange(N_ITEMS), (30, 1)), axis=1)[:, :N_CANDIDATES]
+    scores = generator.normal(size=items.shape) * 10.0 ** generator.integers(-3, 4, (30, 1))
+    missing = generator.random(items.shape) < 0.1
+    missing[:10] = False
+    scores[4] = 2.5
+    return np.where(missing, -1, items), np.where(missing, -np.inf, scores)
+
+
+def candidates(lists):
+    """Yield each user's items and scaled scores, best first."""
+    for items, scores in zip(*lists, strict=True):
+        items, scores = items[items >= 0], scores[items >= 0]
+        order = np.argsort(-scores, kind="stable")
+        yield items[order], np.array(scaled(scores[order].tolist()))
+
+
+def vectors(seed=1, d=6):
+    table = np.random.default_rng(seed).normal(size=(N_ITEMS, d))
+    table[9] = 0
+    return table
+
+
+@each("diversity", [0, 0.2, 0.5, 0.8, 1])
+def test_diversify_is_maximal_marginal_relevance(lists, diversity):
+    table = vectors()
+    wide = np.where(np.random.default_rng(2).random((N_ITEMS, 400)) < 0.03, 1.0, 0)
+    for features in (table, sparse.csr_array(wide)):
+        found, scores = diversify(*lists, features, diversity, 8)
+        dense = features if isinstance(features, np.ndarray) else wide
+        for user, (items, relevances) in enumerate(candidates(lists)):
+            places = marginal_relevance(relevances, dense[items], diversity, 8)
+            assert_array_equal(found[user], items[places])
+            of_item = dict(zip(lists[0][user], lists[1][user], strict=True))
+            assert scores[user].tolist() == [of_item[item] for item in found[user]]
+
+
+def test_diversify_takes_any_form_of_the_same(lists):
+    table = np.round(vectors(), 2)
+    expected = diversify(*lists, table, 0.4, 8, n_jobs=1)
+    ids = np.array([f"film {i}" for i in range(N_ITEMS)], dtype=object)
+    named = np.where(lists[0] >= 0, ids[lists[0]], None)
+    same = [
+        diversify(*lists, table, 0.4, 8, n_jobs=2),
+        diversify(lists[0].tolist(), lists[1].tolist(), table.tolist(), 0.4, 8),
+        diversify(*lists, sparse.coo_array(table), 0.4, 8),
+        diversify(*lists, table * 1e200, 0.4, 8),
+        diversify(*lists, table * 1e-200, 0.4, 8),
+        diversify(lists[0], lists[1] * 1e200, table, 0.4, 8),
+        diversify(named, lists[1], table, 0.4, 8, item_ids=ids),
+    ]
+    for items, _ in same[:-1]:
+        assert_array_equal(items, expected[0])
+    assert_array_equal(same[-1][0], np.where(expected[0] >= 0, ids[expected[0]], None))
+    # A single list; and the order in which candidates are given does not matter.
+    items, scores = diversify(lists[0][0], lists[1][0], table, 0.4, 8)
+    assert items.shape == scores.shape == (8,)
+    assert_array_equal(items, expected[0][0])
+    turned = diversify(lists[0][:4, ::-1], lists[1][:4, ::-1], table, 0.4, 8)
+    assert_array_equal(turned[0], expected[0][:4])
+    assert diversify(np.zeros((0, 5), int), np.zeros((0, 5)), table)[0].shape == (0, 5)
+
+
+def test_missing_candidates_stay_missing():
+    items, _ = diversify([[3, -1, 5], [-1, -1, -1]], np.zeros((2, 3)), vectors(), 0.5)
+    assert items.tolist() == [[3, 5, -1], [-1, -1, -1]]
+    named, _ = diversify(["b", None], [1, 2], [[1], [2]], 0.5, item_ids=["a", "b"])
+    assert named.tolist() == ["b", None]
+
+
+def test_more_diversity_gives_more_diverse_lists(lists):
+    table = abs(vectors())
+    found = [diversify(*lists, table, weight, 8)[0] for weight in (0, 0.3, 0.6, 1)]
+    values = [diversity_at_k(items, table) for items in found]
+    assert values == sorted(values) and values[-1] > values[0] + 0.1
+
+
+def history():
+    generator = np.random.default_rng(3)
+    X = (generator.random((30, N_ITEMS)) < 0.2) * generator.choice([0.5, 1, 3], (30, N_ITEMS))
+    X[7] = 0
+    return X
+
+
+def shares_of(history, shares):
+    """Return the shares of categories in a history, from the definition."""
+    total = sum(w * s for w, of_item in zip(history, shares, strict=True) for s in of_item)
+    sums = [
+        sum(w * of_item[c] for w, of_item in zip(history, shares, strict=True))
+        for c in range(len(shares[0]))
+    ]
+    return [one / total for one in sums] if total else None
+
+
+def category_matrix():
+    """Return shares of four categories, of which an item has none, one or several."""
+    counts = np.random.default_rng(4).integers(0, 2, (N_ITEMS, 4)) * 1.0
+    totals = counts.sum(axis=1, keepdims=True)
+    return counts, counts / np.where(totals > 0, totals, 1)
+
+
+@each("weight", [0, 0.1, 0.5, 0.9, 1])
+def test_calibrate_is_greedy_on_the_divergence(lists, weight):
+    (counts, shares), X = category_matrix(), history()
+    found, _ = calibrate(*lists, counts, X, weight, 8)
+    for user, (items, relevances) in enumerate(candidates(lists)):
+        p = shares_of(X[user], shares.tolist())
+        expected = list(range(8))
+        if p is not None:
+            expected = calibrated(relevances.tolist(), shares[items].tolist(), p, weight, 8)
+        assert_array_equal(found[user], items[expected])
+
+
+def test_miscalibration_is_the_divergence(lists):
+    (counts, shares), X = category_matrix(), history()
+    ranked = lists[0][:, :6].copy()
+    ranked[2] = -1
+    found = miscalibration_at_k(ranked, counts, X, average=False)
+    for user, items in enumerate(ranked):
+        p, items = shares_of(X[user], shares.tolist()), items[items >= 0]
+        if p is None or not len(items):
+            assert math.isnan(found[user])
+        else:
+            assert_allclose(found[user], divergence(p, shares[items].tolist()), rtol=1e-12)
+    assert_allclose(miscalibration_at_k(ranked, counts, X), np.nanmean(found))
+    assert_allclose(
+        miscalibration_at_k(ranked, counts, X, 3), miscalibration_at_k(ranked[:, :3], counts, X)
+    )
+    # Calibrated lists are better calibrated.
+    values = [
+        miscalibration_at_k(calibrate(*lists, counts, X, weight, 8)[0], counts, X)
+        for weight in (0, 0.5, 1)
+    ]
+    assert values[2] < values[1] < values[0] - 0.1
+
+
+def test_calibrate_takes_any_form_of_the_same(lists):
+    import pandas as pd
+    import polars as pl
+
+    labels = [GENRES[i % 5] for i in range(N_ITEMS)]
+    X = (history() > 0) * 1.0
+    expected, _ = calibrate(*lists, labels, X, 0.5, 8)
+    items_of = [np.flatnonzero(row) for row in X]
+    ids = [f"film {i}" for i in range(N_ITEMS)]
+    one_hot = [[one == label for one in GENRES if one] for label in labels]
+    forms = [
+        [[label] if label else [] for label in labels],
+        np.array(labels, dtype=object),
+        pd.Series(labels),
+        pd.Series(labels, dtype="category"),
+        pl.Series(labels),
+        np.array(one_hot),
+        (7 * sparse.coo_array(np.array(one_hot))),
+        pd.get_dummies(pd.Series(labels)),
+    ]
+    for categories in forms:
+        assert_array_equal(calibrate(*lists, categories, X, 0.5, 8)[0], expected)
+    for had in (sparse.csr_array(3 * X), items_of, [set(one.tolist()) for one in items_of]):
+        assert_array_equal(calibrate(*lists, labels, had, 0.5, 8)[0], expected)
+    named = np.where(lists[0] >= 0, np.array(ids, dtype=object)[lists[0]], None)
+    had = [[ids[i] for i in one] for one in items_of]
+    found, _ = calibrate(named, lists[1], labels, had, 0.5, 8, item_ids=ids)
+    assert_array_equal(found, np.where(expected >= 0, np.array(ids, object)[expected], None))
+    one, _ = calibrate(lists[0][0], lists[1][0], labels, items_of[0], 0.5, 8)
+    assert_array_equal(one, expected[0])
+
+
+def test_large_inputs_are_cut_into_parts(lists, monkeypatch):
+    counts, X = category_matrix()[0], history()
+    expected = calibrate(*lists, counts, X, 0.5, 8), miscalibration_at_k(lists[0], counts, X)
+    monkeypatch.setattr("freqfm.reranking._calibration._AT_ONCE", 100)
+    monkeypatch.setattr("freqfm.metrics._lists._SHARES_AT_ONCE", 12)
+    assert_array_equal(calibrate(*lists, counts, X, 0.5, 8)[0], expected[0][0])
+    assert_allclose(miscalibration_at_k(lists[0], counts, X), expected[1])
+
+
+BASE = {"items": [[0, 1, 2]], "scores": [[3, 2, 1]]}
+TABLE = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+
+
+@each(
+    "changed, words",
+    [
+        ({"items": [0.5, 1, 2]}, "items has shape"),
+        ({"items": [[0.5, 1, 2]]}, "items holds float64"),
+        ({"items": [[0, 1, 3]]}, "items holds 3, but there are 3 items"),
+        ({"items": [[0, 1, -2]]}, "items holds -2"),
+        ({"items": [[0, 1, 1]]}, "an item twice in row 0"),
+        ({"scores": [[3, np.nan, 1]]}, "scores holds NaN"),
+        ({"scores": [["a", "b", "c"]]}, "scores holds <U1"),
+        ({"n_recommendations": 4}, "n_recommendations=4, but items has 3 columns"),
+        ({"n_recommendations": 0}, "n_recommendations=0"),
+        ({"item_ids": ["a", "b"]}, "item_ids holds 2 ids"),
+        ({"item_ids": ["a", "b", "b"]}, "item_ids holds an id twice"),
+        (
+            {"items": [["a", "x", "c"]], "item_ids": ["a", "b", "c"]},
+            "items holds ['x'], which item_ids does not have",
+        ),
+        ({"item_ids": ["a", "b", "c"]}, "items"),
+    ],
+)
+def test_bad_lists_are_refused(changed, words):
+    for function, given in (
+        (diversify, {"item_vectors": TABLE}),
+        (calibrate, {"categories": TABLE, "history": np.ones((1, 3))}),
+    ):
+        with pytest.raises((TypeError, ValueError)) as error:
+            function(**BASE | given | changed)
+        assert words in str(error.value)
+
+
+@each(
+    "function, changed, words",
+    [
+        (diversify, {"item_vectors": [1, 2, 3]}, "item_vectors must be a matrix"),
+        (diversify, {"item_vectors": [["a"], ["b"], ["c"]]}, "item_vectors holds <U1"),
+        (diversify, {"item_vectors": [[np.inf], [1], [2]]}, "item_vectors holds NaN"),
+        (diversify, {"item_vectors": TABLE, "diversity": 1.5}, "diversity=1.5"),
+        (diversify, {"item_vectors": TABLE, "diversity": True}, "diversity=True"),
+        (calibrate, {"weight": -1}, "weight=-1"),
+        (calibrate, {"categories": [[-1, 2], [1, 1], [0, 1]]}, "categories holds the negative"),
+        (calibrate, {"categories": [None, None, None]}, "categories holds no category"),
+        (calibrate, {"categories": ["a", 1, "b"]}, "categories"),
+        (calibrate, {"history": -np.ones((1, 3))}, "history holds the negative"),
+        (calibrate, {"history": np.ones((2, 3))}, "history is of 2 users"),
+        (calibrate, {"history": [[0], [1]]}, "history"),
+        (calibrate, {"history": [[5]]}, "history holds 5"),
+        (calibrate, {"history": [["a"]]}, "history holds"),
+    ],
+)
+def test_bad_tables_are_refused(function, changed, words):
+    given = {} if function is diversify else {"categories": ["a", "b", "a"], "history": [[0, 1]]}
+    with pytest.raises((TypeError, ValueError)) as error:
+        function(**BASE | given | changed)
+    assert words in str(error.value)
