@@ -227,6 +227,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         mf.MFRecommender._parameter_constraints | OnCluster._parameter_constraints
     )
     _has_all_interactions = False
+    _takes_callables = False
 
     # Training.
 

@@ -1,9 +1,10 @@
 """The epoch loop of every estimator and its tasks: stopping, restoring, reporting, callbacks."""
 
 import contextlib
+import copy
 import operator
 import time
-from numbers import Integral
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
@@ -533,6 +534,38 @@ class FitCallbacks:
                 reconstruction_attributes=self._task.attributes,
                 **self._data,
             )
+
+
+def score_name(scoring):
+    """Return the name of a scorer, in what fits show."""
+    return scoring if isinstance(scoring, str) else getattr(scoring, "__name__", repr(scoring))
+
+
+def score_by(scorer, estimator, *data, **options):
+    """Return the score that early stopping maximises, of the model in training.
+
+    Parameters
+    ----------
+    scorer : callable
+        That of the parameter ``scoring``.
+    estimator : estimator
+    *data, **options
+        Passed to the scorer: validation data that the fit has checked, without names of columns.
+
+    Raises
+    ------
+    ValueError
+        If the score is not a finite number.
+    """
+    model = copy.copy(estimator)
+    vars(model).pop("feature_names_in_", None)
+    score = scorer(model, *data, **options)
+    if not isinstance(score, Real) or not np.isfinite(score):
+        raise ValueError(
+            f"scoring={shown(estimator.scoring)} gave {shown(score)} for the validation data, not "
+            f"a finite number. Take another scoring, or validation data for which it is defined."
+        )
+    return float(score)
 
 
 def check_progress(learned, *more):

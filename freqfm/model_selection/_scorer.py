@@ -12,7 +12,7 @@ from freqfm import metrics
 from freqfm._input.matrix_input import refuse_table
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import check_count, checked_csr, named
-from freqfm._messages import not_known
+from freqfm._messages import not_known, shown
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, check_seed, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
@@ -31,7 +31,7 @@ METRICS = {
 
 
 def make_ranking_scorer(
-    metric: str = "ndcg", *, k: int = 10, fraction: float = 0.2, seed: int = 0
+    metric: str = "ndcg", *, k: int | None = None, fraction: float = 0.2, seed: int = 0
 ) -> Callable[..., float]:
     """Make a scorer of recommendations for ``scoring=`` of cross-validation and searches.
 
@@ -48,9 +48,9 @@ def make_ranking_scorer(
     metric : str, default="ndcg"
         "ndcg", "recall", "precision", "average_precision" (or "map"), "hit_rate" or
         "reciprocal_rank" (or "mrr"), as defined in :mod:`freqfm.metrics`. Larger is better for all
-        of them.
-    k : int, default=10
-        Length of the rankings.
+        of them. With "@" and a number, as in "ndcg@20", it also gives ``k``.
+    k : int, default=None
+        Length of the rankings. None is the number after "@", or else 10.
     fraction : float, default=0.2
         Share of a row that is held out, see :func:`holdout_by_content`.
     seed : int, default=0
@@ -65,7 +65,7 @@ def make_ranking_scorer(
     Raises
     ------
     ValueError
-        If ``metric`` is not known, or ``k`` or ``fraction`` is out of range.
+        If ``metric`` is not known, ``k`` or ``fraction`` is out of range, or ``k`` is given twice.
 
     See Also
     --------
@@ -82,13 +82,37 @@ def make_ranking_scorer(
     >>> make_ranking_scorer("recall", k=20)
     make_ranking_scorer('recall', k=20, fraction=0.2, seed=0)
     """
-    if not isinstance(metric, str) or metric not in METRICS:
-        raise not_known("metric", metric, METRICS)
-    seed = check_seed(seed)
-    return _RankingScorer(metric, check_count("k", k), check_fraction("fraction", fraction), seed)
+    name, at = _metric_and_k("metric", metric)
+    if k is not None and at is not None:
+        raise ValueError(f"k={shown(k)} and metric={metric!r} both give k; leave one of them out.")
+    k = check_count("k", k) if k is not None else at or 10
+    return RankingScorer(name, k, check_fraction("fraction", fraction), check_seed(seed))
 
 
-class _RankingScorer:
+def scorer_of(scoring, k):
+    """Return a scorer given by name, with this ``k`` unless the name has one, or as a callable."""
+    if callable(scoring):
+        return scoring
+    metric, at = _metric_and_k("scoring", scoring)
+    return make_ranking_scorer(metric, k=at or int(k))
+
+
+def _metric_and_k(argument, name):
+    """Return the metric and the k of a name such as "ndcg@20"; k is None without "@"."""
+    metric, at, k = name.partition("@") if isinstance(name, str) else (None, "", "")
+    if metric not in METRICS:
+        raise not_known(argument, name, METRICS)
+    if not at:
+        return metric, None
+    if not (k.isascii() and k.isdigit() and int(k) > 0):
+        raise ValueError(
+            f"{argument}={shown(name)} has no length of rankings after '@'; give a positive "
+            f"integer, as in '{metric}@20'."
+        )
+    return metric, int(k)
+
+
+class RankingScorer:
     """A scorer that can be pickled, with a repr that shows its parameters."""
 
     def __init__(self, metric, k, fraction, seed):
@@ -109,6 +133,10 @@ class _RankingScorer:
             relevant, ranked = recommender._rank_held_out(transform(transformers, X), self.k)
         else:
             relevant, ranked = self._rank(transformers, recommender, X, y)
+        return self.measure(relevant, ranked)
+
+    def measure(self, relevant, ranked):
+        """Return the score of rankings of at least ``k`` items."""
         return float(METRICS[self.metric](relevant, ranked, self.k))
 
     def _rank(self, transformers, recommender, X, y):

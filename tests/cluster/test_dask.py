@@ -333,6 +333,11 @@ def test_recommender_of_one_shard_is_the_plain_fit(client, histories):
     model = fdask.MFRecommender(n_shards=1, **params, n_jobs=1).fit(X)
     names = ["user_factors_", "item_factors_", "loss_curve_", "validation_scores_"]
     assert_same(plain, model, names)
+    by_name = clone(model).set_params(scoring="recall@5").fit(X)
+    plain.set_params(scoring="recall@5").fit(histories)
+    assert_same(plain, by_name, ["item_factors_", "validation_scores_"])
+    with pytest.raises(ValueError, match="scoring=.*is not computed on a Dask cluster"):
+        clone(model).set_params(scoring=lambda *_: 1.0).fit(X)
     with pytest.raises(ValueError, match="X_val is not supported on a cluster"):
         fdask.MFRecommender(**params).fit(X, X_val=X)
     local = model.to_local()

@@ -64,6 +64,15 @@ def test_scorer_of_histories(blocks, name):
     assert type(scorer(model, blocks)) is float
 
 
+def test_names_may_give_the_length_of_rankings(blocks):
+    model = Counting().fit(blocks)
+    assert repr(make_ranking_scorer("ndcg@20")) == repr(make_ranking_scorer("ndcg", k=20))
+    assert repr(make_ranking_scorer("map")) == repr(make_ranking_scorer("map", k=10))
+    assert make_ranking_scorer("map@3")(model, blocks) == make_ranking_scorer("map", k=3)(
+        model, blocks
+    )
+
+
 def test_scorer_of_pipelines(blocks):
     scorer = make_ranking_scorer("recall")
     plain, pipeline = Counting().fit(blocks), make_pipeline(TfidfTransformer(), Counting())
@@ -138,7 +147,9 @@ def test_scorers_show_how_they_were_made():
         ({"metric": "ndgc"}, "metric='ndgc' is not known; did you mean 'ndcg'"),
         ({"metric": None}, "metric=None is not known"),
         ({"k": 0}, "k=0 must be an integer of at least 1"),
-        ({"k": None}, "k=None must be an integer"),
+        ({"k": 1.5}, "k=1.5 must be an integer"),
+        ({"metric": "ndcg@5", "k": 5}, "k=5 and metric='ndcg@5' both give k"),
+        ({"metric": "ndcg@five"}, "metric='ndcg@five' has no length of rankings after '@'"),
         ({"seed": 0.5}, "seed=0.5 must be an integer"),
     ],
 )

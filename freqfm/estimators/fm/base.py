@@ -57,6 +57,8 @@ from freqfm.estimators.training import (
     check_progress,
     check_same_class,
     refit,
+    score_by,
+    score_name,
     train,
     with_callbacks,
 )
@@ -226,8 +228,7 @@ class BaseFM(
     def _score_name(self):
         """Name of the score that early stopping maximises."""
         if self.scoring != "loss":
-            named = isinstance(self.scoring, str)
-            return self.scoring if named else getattr(self.scoring, "__name__", repr(self.scoring))
+            return score_name(self.scoring)
         return self._score if self._loss.code == self._scored_loss else "neg_mean_loss"
 
     def _loss_score(self, target, scores, weight):
@@ -242,18 +243,9 @@ class BaseFM(
 
     def _score_by_scorer(self, X, y, weight):
         """Return the score of validation rows by the parameter ``scoring``."""
-        model = copy.copy(self)
-        # The rows have been checked, and have no names any more.
-        vars(model).pop("feature_names_in_", None)
         # Rows that all weigh 1 are scored without weights, which not every scorer takes.
         weights = {} if (weight == 1).all() else {"sample_weight": weight}
-        score = check_scoring(model, self.scoring)(model, X, y, **weights)
-        if not isinstance(score, Real) or not np.isfinite(score):
-            raise ValueError(
-                f"scoring={self.scoring!r} gave {score!r} for the validation rows, not a finite "
-                f"number. Take another scoring, or validation rows for which it is defined."
-            )
-        return float(score)
+        return score_by(check_scoring(self, self.scoring), self, X, y, **weights)
 
     def _refuse_scorers(self, reason):
         """Raise if early stopping is to use another score than the loss."""

@@ -217,7 +217,7 @@ class InteractionRecommender(
             Ignored.
         X_val : array-like or DataFrame of shape (n_held_out, n_columns), default=None
             Held-out interactions, with the columns of ``X``, for a recommender with
-            ``early_stopping``, which measures NDCG on them in place of a random part of ``X``:
+            ``early_stopping``, which is scored on them in place of a random part of ``X``:
             later ones, for instance. They are not trained on. Users and items that are not in ``X``
             are left out.
 

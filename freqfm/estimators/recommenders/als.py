@@ -192,16 +192,22 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     max_iter : int, default=16
         Number of epochs; each solves for all items, then for all users.
     n_recommendations : int, default=10
-        Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
+        Number of items that ``predict`` returns, and the k of ``score`` and ``scoring``.
     early_stopping : bool, default=False
-        Whether to hold out interactions, to find the number of epochs with the best NDCG on them,
+        Whether to hold out interactions, to find the number of epochs with the best ``scoring``,
         and then to train on all interactions for as many epochs. With ``X_val`` in ``fit`` those
         interactions are used instead, and the model of the best epoch is kept.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
+    scoring : str or callable, default="ndcg"
+        The score that early stopping maximises on held-out interactions: a metric that
+        :func:`~freqfm.model_selection.make_ranking_scorer` knows, at ``n_recommendations`` or at
+        another number, as in "recall@50"; what that function returns, of which the metric and ``k``
+        are used; or a callable ``scorer(estimator, X, y)`` that returns a number: ``X`` are the
+        histories of users without the items to be found, which ``y`` holds, both sparse matrices.
     n_iter_no_change : int or None, default=5
-        Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
-        early stopping. None never stops.
+        Epochs without an improvement by ``tol`` before training stops. Not used without early
+        stopping. None never stops.
     tol : float, default=1e-4
         Smallest improvement.
     warm_start : bool, default=False
@@ -230,7 +236,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         The loss after each epoch, penalties included, divided by the sum of the values of ``X``.
         Vectors of zeros have a loss of one.
     validation_scores_ : ndarray
-        NDCG of each epoch, with early stopping.
+        The score of each epoch, with early stopping.
     n_iter_, best_iter_ : int
         Number of epochs trained, and the best one.
     n_features_in_ : int
@@ -249,7 +255,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     Warns
     -----
     ConvergenceWarning
-        From ``fit`` with early stopping, if ``max_iter`` was reached while the NDCG still improved.
+        From ``fit`` with early stopping, if ``max_iter`` was reached while it still improved.
 
     See Also
     --------

@@ -153,17 +153,23 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         Scale of the initializer, for "xavier" and "normal", and of the lengths of "auto"; None is 1
         for "xavier" and "auto", and 0.1 for "normal".
     n_recommendations : int, default=10
-        Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
+        Number of items that ``predict`` returns, and the k of ``score`` and ``scoring``.
     early_stopping : bool, default=False
-        Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
+        Whether to hold out interactions, stop when ``scoring`` no longer improves, and then train a
         new model on all interactions for the best number of epochs, at least 5. With
         ``warm_start=True`` the best epoch is restored instead. With ``X_val`` in ``fit`` those
         interactions are used instead of held-out ones, and the model of the best epoch is kept.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
+    scoring : str or callable, default="ndcg"
+        The score that early stopping maximises on held-out interactions: a metric that
+        :func:`~freqfm.model_selection.make_ranking_scorer` knows, at ``n_recommendations`` or at
+        another number, as in "recall@50"; what that function returns, of which the metric and ``k``
+        are used; or a callable ``scorer(estimator, X, y)`` that returns a number: ``X`` are the
+        histories of users without the items to be found, which ``y`` holds, both sparse matrices.
     n_iter_no_change : int or None, default=10
-        Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
-        early stopping. None never stops.
+        Epochs without an improvement by ``tol`` before training stops. Not used without early
+        stopping. None never stops.
     tol : float, default=1e-4
         Smallest improvement.
     warm_start : bool, default=False
@@ -199,7 +205,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     loss_curve_ : ndarray of shape (`n_iter_`,)
         Mean loss of each epoch, per positive.
     validation_scores_ : ndarray
-        NDCG of each epoch, with early stopping.
+        The score of each epoch, with early stopping.
     n_iter_, best_iter_ : int
         Number of epochs trained, and the epoch of the model's vectors.
     optimizer_state_nbytes_ : int
@@ -219,7 +225,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     Warns
     -----
     ConvergenceWarning
-        From ``fit`` with early stopping, if ``max_iter`` was reached while the NDCG still improved.
+        From ``fit`` with early stopping, if ``max_iter`` was reached while it still improved.
 
     See Also
     --------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import ClassVar
@@ -36,12 +37,14 @@ from freqfm.estimators.training import (
     check_progress,
     check_unchanged,
     refit,
+    score_by,
+    score_name,
     train,
     with_callbacks,
 )
-from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._ranking import top_k
 from freqfm.model_selection import holdout_interactions
+from freqfm.model_selection._scorer import RankingScorer, scorer_of
 
 # Early stopping evaluates at most this many users, the same ones in every epoch.
 _VALIDATION_USERS = 5000
@@ -59,12 +62,15 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
     """
 
     _writes_checkpoints = True
+    #: Whether early stopping can use any callable, besides scorers of rankings.
+    _takes_callables = True
 
     _parameter_constraints: ClassVar = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
         "n_recommendations": POSITIVE_INTEGER,
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "scoring": [str, callable],  # see scorer_of
         "n_iter_no_change": [*POSITIVE_INTEGER, None],
         "tol": NON_NEGATIVE,
         "warm_start": ["boolean"],
@@ -78,6 +84,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
     n_recommendations: int = 10
     early_stopping: bool = False
     validation_fraction: float = 0.1
+    scoring: str | Callable = "ndcg"
     n_iter_no_change: int | None = 10
     tol: float = 1e-4
     warm_start: bool = False
@@ -177,6 +184,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             If the process may not take what training needs, under ``ulimit -v`` for instance.
         """
         self._validate_params()
+        self._ranking_scorer()
         with attempt(self) as trial:
             # The state of an interrupted fit, from a checkpoint; this call finishes it.
             unfinished = self.__dict__.pop("_unfinished", None)
@@ -206,7 +214,14 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                     self._check_epochs(components)
                     task = self._task(components, train_part, held_out)
             if not in_refit:
-                watched = () if held_out is None else (self.n_iter_no_change, "ndcg")
+                watched = (
+                    ()
+                    if held_out is None
+                    else (
+                        self.n_iter_no_change,
+                        score_name(self.scoring),
+                    )
+                )
                 train(task, Phase(components.max_iter, *watched), trial, callbacks)
                 del task
             # With a warm start, held-out interactions are not trained on until the next call.
@@ -374,8 +389,18 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
         """Return the interactions to train on, and those held out."""
         return split_interactions(X, self.validation_fraction, self._seed)
 
+    def _ranking_scorer(self):
+        """Return the scorer that the parameter ``scoring`` names, or is; raise if it is not one."""
+        scorer = scorer_of(self.scoring, self.n_recommendations)
+        if not (self._takes_callables or isinstance(scorer, RankingScorer)):
+            raise ValueError(
+                f"scoring={shown(self.scoring)} is not computed on a Dask cluster; give the name "
+                f"of a metric, such as 'ndcg@20'."
+            )
+        return scorer
+
     def _scorer(self, X, held_out):
-        """Return a function that computes the NDCG of held-out interactions of known users.
+        """Return a function that scores the model on held-out interactions of known users.
 
         ``X`` holds the training histories.
         """
@@ -384,19 +409,21 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             generator = np.random.default_rng(self._seed)
             users = np.sort(generator.choice(users, _VALIDATION_USERS, replace=False))
         relevant, history = take_rows(held_out, users), take_rows(X, users)
-        k, n_threads = int(self.n_recommendations), count_threads(self.n_jobs)
+        scorer, n_threads = self._ranking_scorer(), count_threads(self.n_jobs)
 
         def score():
+            if not isinstance(scorer, RankingScorer):
+                return score_by(scorer, self, history, relevant)
             ranked, _ = top_k(
                 self._vectors_in_training(users, history),
                 self.item_factors_,
-                k,
+                scorer.k,
                 exclude=history,
                 unit_columns=self._unit_columns,
                 n_threads=n_threads,
                 device=self.device,
             )
-            return float(ndcg_at_k(relevant, ranked))
+            return scorer.measure(relevant, ranked)
 
         return score
 

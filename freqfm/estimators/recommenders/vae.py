@@ -156,18 +156,24 @@ class FastVAERecommender(GradientRecommender):
         deviation of 0.1 for ``input_factors_`` and 0.05 for ``item_factors_``. New items of
         ``partial_fit`` start at random.
     n_recommendations : int, default=10
-        Number of items that ``predict`` returns, and the k of NDCG in ``score`` and early stopping.
+        Number of items that ``predict`` returns, and the k of ``score`` and ``scoring``.
     early_stopping : bool or "auto", default="auto"
-        Whether to hold out interactions, stop when their NDCG no longer improves, and then train a
+        Whether to hold out interactions, stop when ``scoring`` no longer improves, and then train a
         new model on all interactions for the best number of epochs, at least 5. With
         ``warm_start=True`` the best epoch is restored instead. With ``X_val`` in ``fit`` those
         interactions are used instead of held-out ones, and the model of the best epoch is kept;
         "auto" does so, and holds nothing out.
     validation_fraction : float, default=0.1
         Share of each user's interactions that early stopping holds out.
+    scoring : str or callable, default="ndcg"
+        The score that early stopping maximises on held-out interactions: a metric that
+        :func:`~freqfm.model_selection.make_ranking_scorer` knows, at ``n_recommendations`` or at
+        another number, as in "recall@50"; what that function returns, of which the metric and ``k``
+        are used; or a callable ``scorer(estimator, X, y)`` that returns a number: ``X`` are the
+        histories of users without the items to be found, which ``y`` holds, both sparse matrices.
     n_iter_no_change : int or None, default=10
-        Epochs without an improvement of the NDCG by ``tol`` before training stops. Not used without
-        early stopping. None never stops.
+        Epochs without an improvement by ``tol`` before training stops. Not used without early
+        stopping. None never stops.
     tol : float, default=1e-4
         Smallest improvement.
     warm_start : bool, default=False
@@ -201,7 +207,7 @@ class FastVAERecommender(GradientRecommender):
         Loss of each epoch including the KL divergence, per interaction, or per sum of weights. If
         items are drawn, it is computed from sampled sums.
     validation_scores_ : ndarray
-        NDCG of each epoch, with early stopping.
+        The score of each epoch, with early stopping.
     temperature_ : float
         The temperature of the last epoch.
     n_iter_, best_iter_ : int
@@ -224,7 +230,7 @@ class FastVAERecommender(GradientRecommender):
     Warns
     -----
     ConvergenceWarning
-        From ``fit`` with early stopping, if ``max_iter`` was reached while the NDCG still improved.
+        From ``fit`` with early stopping, if ``max_iter`` was reached while it still improved.
 
     See Also
     --------
