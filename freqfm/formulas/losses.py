@@ -82,6 +82,30 @@ def pair_gradient(share, positive, negative):
 
 
 @inlined
+def weight_of_draw(draw, n_draws, n_items):
+    """Return the weight of a positive's loss against a negative; ``draw`` counts from 1."""
+    return ONE / np.float32(n_draws)
+
+
+@inlined
+def ends_draws(value):
+    """Return whether a positive's negatives after one with this loss do not count; see WARP."""
+    return False
+
+
+@inlined
+def log_of_rank(draw, n_draws, n_items):
+    """Return the log of a positive's rank, estimated by the first draw that has a loss."""
+    return np.float32(math.log(max((n_items - 1) // draw, 1)))
+
+
+@inlined
+def is_violation(value):
+    """Return whether there is a loss."""
+    return value > ZERO
+
+
+@inlined
 def log_surrogate(difference):
     """Return the log of a pairwise softmax's surrogate of exp(difference), and its derivative.
 

@@ -11,6 +11,7 @@ from freqfm.losses._ranking import (
     CCL,
     MAWU,
     PSL,
+    WARP,
     DirectAU,
     PairwiseLoss,
     RankingLoss,
@@ -28,6 +29,7 @@ __all__ = [
     "PSL",
     "RANKING_LOSSES",
     "REAL_LOSSES",
+    "WARP",
     "DirectAU",
     "Huber",
     "LogLoss",
@@ -54,6 +56,7 @@ RANKING_LOSSES = {
     "slatk": SLatK,
     "ccl": CCL,
     "bpr": BPR,
+    "warp": WARP,
     "directau": DirectAU,
     "mawu": MAWU,
 }

@@ -11,10 +11,14 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, Component
 from freqfm._numba.jit import python_function
 from freqfm.formulas.losses import (
+    ends_draws,
+    is_violation,
+    log_of_rank,
     log_surrogate,
     pair_loss,
     pairwise_replacements,
     share_of_top,
+    weight_of_draw,
     weight_of_positive,
 )
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of, log_of_one_plus
@@ -73,8 +77,9 @@ class RankingLoss(Component):
     batch_size = 1024
     #: Number of epochs.
     max_iter = 50
-    #: Name of the optimizer.
+    #: Name of the optimizer, and its learning rate; None for its default.
     optimizer = "adam"
+    learning_rate: float | None = None
     #: A positive of an item that n users have has the weight n / (n + shrinkage): the vector of an
     #: item with few users is largely determined by these users, with whom it is compared.
     shrinkage = 0.0
@@ -488,6 +493,49 @@ class BPR(PairwiseLoss):
 
     ranking = "dot"
     value_and_derivatives = staticmethod(pair_loss)
+
+
+@njit
+def _hinge(positive, negative):
+    violation = np.float32(1) - positive + negative
+    derivative = np.float32(1) if violation > np.float32(0) else np.float32(0)
+    return max(violation, np.float32(0)), -derivative, derivative
+
+
+class WARP(PairwiseLoss):
+    """Weighted approximate-rank pairwise loss: the first negative within a margin counts.
+
+    For each positive p items are drawn, at most ``n_negatives`` of the estimator, until one, j,
+    scores above ``s_p - 1``. It contributes ::
+
+        log(max(1, (n_items - 1) // n_draws)) * (1 - s_p + s_j),
+
+    as the number of draws that it took estimates the rank of the positive [1]_. A drawn item that
+    is among the user's training items counts as a draw, and is skipped. Positives without such a
+    negative have no gradient.
+
+    References
+    ----------
+    .. [1] J. Weston, S. Bengio, N. Usunier. "WSABIE: Scaling Up to Large Vocabulary Image
+       Annotation". IJCAI 2011, section 3.
+
+    Examples
+    --------
+    >>> from freqfm.losses import WARP
+    >>> WARP().n_negatives
+    10
+    """
+
+    ranking = "dot"
+    n_negatives = 10
+    learning_rate = 0.02
+    user_dropout = 0.3
+    value_and_derivatives = staticmethod(_hinge)
+
+    def replacements(self):
+        """Return the formulas to replace in kernels, see ``freqfm._numba.jit.specialised``."""
+        until = {weight_of_draw: log_of_rank, ends_draws: is_violation}
+        return super().replacements() | {old: python_function(new) for old, new in until.items()}
 
 
 @functools.cache

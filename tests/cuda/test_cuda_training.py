@@ -254,10 +254,10 @@ def test_samplers_of_the_cpu_are_named_for_autoencoders(fit_on, sampler):
     assert model.set_params(device="auto").fit(histories()).n_iter_ == model.max_iter
 
 
-@pytest.mark.parametrize("loss", ["psl", "slatk"])
+@pytest.mark.parametrize("loss", ["psl", "slatk", "warp"])
 def test_losses_of_the_cpu_are_named(fit_on, loss):
     model = small(loss=loss, similarity="cosine")
-    with pytest.raises(CPUOnlyError, match="the losses PSL and SL@K run on the CPU only; set dev"):
+    with pytest.raises(CPUOnlyError, match="PSL, SL@K and WARP run on the CPU only; set dev"):
         fit_on(on_gpu(), model)
     assert model.set_params(device="auto").fit(histories()).n_iter_ == 1
 

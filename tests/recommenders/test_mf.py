@@ -70,12 +70,12 @@ def model_of(**params):
 
 
 @pytest.mark.parametrize(
-    "loss", ["softmax", "bsl", "bpr", DirectAU(0.2), MAWU(0.2, 0.2), "psl", "slatk", "ccl"]
+    "loss", ["softmax", "bsl", "bpr", DirectAU(0.2), MAWU(0.2, 0.2), "psl", "slatk", "ccl", "warp"]
 )
 def test_every_loss_learns_the_checkerboard(checkerboard, loss):
     train, hidden = checkerboard
-    # The rate is Adam's; BPR has another optimizer.
-    rate = None if loss == "bpr" else 0.01
+    # The rate is Adam's; BPR and WARP have another optimizer.
+    rate = None if loss in ("bpr", "warp") else 0.01
     model = model_of(loss=loss, learning_rate=rate).fit(train)
     users = np.arange(train.shape[0])
     items, scores = model.recommend(users=users, n_recommendations=5)

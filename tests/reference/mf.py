@@ -39,6 +39,7 @@ def softmax_loss(U, V, pairs, lists, *, cosine, inverse, inside=False, constant=
 PAIR_LOSSES = {
     "bpr": lambda positive, negative: np.log1p(np.exp(negative - positive)),
     "ccl": lambda positive, negative: 1 - positive + 20 * np.maximum(0, negative - 0.4),
+    "warp": lambda positive, negative: np.maximum(0, 1 - positive + negative),
 }
 
 #: Surrogates of exp(d) of PSL, by activation.
@@ -81,6 +82,20 @@ def pairwise_loss(U, V, pairs, lists, *, cosine, inverse, known, of_pair=PAIR_LO
         values = of_pair(inverse[u, 0] * scores[u, i], inverse[u, 0] * scores[u, others])
         total += v * values.sum() / len(negatives)
         weight += v
+    return total / weight
+
+
+def warp_loss(U, V, pairs, lists, *, cosine, inverse, known):
+    """Return the mean loss of positives and the first of their negatives that has one."""
+    scores, n_items = similarities(U, V, cosine), len(V)
+    total = weight = 0.0
+    for (u, i, v), negatives in zip(pairs, lists, strict=True):
+        weight += v
+        for draw, j in enumerate(negatives, 1):
+            value = 1 - inverse[u, 0] * (scores[u, i] - scores[u, j])
+            if value > 0 and not known[u, j]:
+                total += v * np.log(max(1, (n_items - 1) // draw)) * value
+                break
     return total / weight
 
 

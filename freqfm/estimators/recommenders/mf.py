@@ -89,40 +89,42 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers, and
         ``Features(user_features=..., item_features=...)`` sums vectors of features.
     loss : str or RankingLoss, default="bsl"
-        Such as "softmax", "bsl", "bpr", "directau", "mawu", "psl", "slatk" or "ccl"; see
+        Such as "softmax", "bsl", "bpr", "warp", "directau", "mawu", "psl", "slatk" or "ccl"; see
         :mod:`freqfm.losses`. "bsl" is a softmax whose negatives have a little more weight.
     similarity : {"auto", "cosine", "dot"}, default="auto"
-        The similarity in the loss. "auto" is the dot product for BPR and the cosine for all others.
+        The similarity in the loss. "auto" is the dot product for BPR and WARP, and the
+        cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
-        The similarity in rankings. "auto" is the dot product for BPR, DirectAU and MAWU, and the
-        cosine for all others, except that it is the dot product with ``similarity="dot"``,
+        The similarity in rankings. "auto" is the dot product for BPR, WARP, DirectAU and MAWU, and
+        the cosine for all others, except that it is the dot product with ``similarity="dot"``,
         ``init="prism"`` and ``negative_sampler=InBatch(corrected=False)``, where lengths matter.
     temperature : float, str or Temperature, default=None
         Divisor of the scores: a number, or for instance "density", "adap_tau0", "adap_tau",
         "learned" or "learned_user"; see :mod:`freqfm.temperatures`. None is "density" for BSL, PSL
-        and SL@K, "adap_tau0" for softmax, and 1 for dot products and for BPR. DirectAU, MAWU and
+        and SL@K, "adap_tau0" for softmax, and 1 for dot products, BPR and WARP. DirectAU, MAWU and
         CCL have none.
     negative_sampler : str or Sampler, default="auto"
         How negatives are drawn: "auto" or for instance "uniform", "popularity", "in_batch",
         "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
         "self_adversarial"; see :mod:`freqfm.samplers`. "auto" draws by the root of the popularity,
-        which is corrected for, for BSL, softmax, PSL and SL@K; uniformly for BPR, CCL and custom
-        losses of two scores; and not at all for losses without negatives. From "midx_uniform" on,
-        negatives are drawn for each user by the user's scores, for softmax and BSL; BPR and CCL
-        support only "dns" of these.
+        which is corrected for, for BSL, softmax, PSL and SL@K; uniformly for BPR, WARP, CCL
+        and custom losses of two scores; and not at all for losses without negatives. From
+        "midx_uniform" on, negatives are drawn for each user by the user's scores, for softmax and
+        BSL; BPR, WARP and CCL support only "dns" of these.
     n_negatives : int, default=None
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
         each user). None is the sampler's default, or else the loss's: 768 for BSL, softmax, PSL and
-        SL@K, but at most 8 times the root of the number of items; 64 for CCL, 1 for BPR, and 128 if
-        negatives are drawn for each user.
+        SL@K, but at most 8 times the root of the number of items; 64 for CCL, 10 for WARP, 1 for
+        BPR, and 128 if negatives are drawn for each user.
     optimizer : str or Optimizer, default="auto"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
-        :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR and custom losses of two
+        :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR, WARP and custom losses of two
         scores, and "adam" for all others.
     learning_rate : float, default=None
-        Learning rate of the optimizer. None is the optimizer's default, except for Adam, where it
-        depends on the number of steps in a fit of ``loss.max_iter`` epochs: 24 (240 for DirectAU
-        and MAWU) divided by the steps, between 0.0003 and 0.01. With ``init="prism"`` and cosines
+        Learning rate of the optimizer. None is the optimizer's default, but 0.02 for WARP with
+        ``optimizer="auto"``. For Adam it depends on the number of steps in a fit of
+        ``loss.max_iter`` epochs: 24 (240 for DirectAU and MAWU) divided by the steps, between
+        0.0003 and 0.01. With ``init="prism"`` and cosines
         it is scaled by how much longer the initial vectors are. Except with DirectAU and MAWU, the
         rate falls linearly from twice that, over ``loss.max_iter`` epochs or ``max_iter`` if that
         is more, to a twentieth of its first value; ``partial_fit`` on new interactions uses the
@@ -134,11 +136,12 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         ``LightGCN(propagate="batch")``, and less for small data.
     user_dropout : float, default=None
         Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
-        softmax, PSL and SL@K, and for BSL with fewer than 262,144 interactions, else 0.
+        softmax, PSL and SL@K, and for BSL with fewer than 262,144 interactions; 0.3 for
+        WARP; else 0.
     weight_decay : float, default=None
         L2 penalty: ``weight_decay`` times the row is added to the gradient of a row. None is a
-        tenth of the root of the density of X, the share of pairs that are positives, for BPR and
-        other losses of two scores, with dot products and ``backbone="linear"``, else 0.
+        tenth of the root of the density of X, the share of pairs that are positives, for BPR, WARP
+        and other losses of two scores, with dot products and ``backbone="linear"``, else 0.
     weight_decay_scope : {"full", "batch"}, default=None
         "full" shrinks every row in every batch: steps that a row has missed are made up for
         exactly when it is next updated or read, see Notes. "batch" shrinks the rows that occur in a

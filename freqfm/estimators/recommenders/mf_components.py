@@ -184,8 +184,11 @@ def resolve_components(model, n_pairs, shape, n_known):
 
 def _optimizer(model, loss, backbone, n_pairs, n_known, stretch):
     """Return the optimizer, and the number of steps over which its rate falls, or None."""
-    value = loss.optimizer if is_named(model.optimizer, "auto") else model.optimizer
-    given = "learning_rate", "learning_rate", model.learning_rate
+    value, given_rate = model.optimizer, model.learning_rate
+    if is_named(value, "auto"):
+        value = loss.optimizer
+        given_rate = loss.learning_rate if given_rate is None else given_rate
+    given = "learning_rate", "learning_rate", given_rate
     optimizer = resolve("optimizer", value, Optimizer, OPTIMIZERS, [given])
     refuse_counts(optimizer)
     rate = n_falling_steps = None

@@ -267,6 +267,8 @@ class RankingEpochs(base.RankingTrainer):
         x, y, z = users.vectors[r], items.vectors[batch.items], items.vectors[lists]
         scores, others = (x * y).sum(axis=1)[:, None], np.einsum("pd,pjd->pj", x, z)
         found = pair_loss(problem.formulas, w * scores, w * others)
+        if losses.ends_draws in problem.formulas:
+            v = v * self._weights_of_first(found[0], known)
         scale = self._scale(batch) * v * w
         pulls, pushes = (scale * found[1]).sum(axis=1)[:, None], scale * found[2]
         by_users = np.zeros(users.vectors.shape)
@@ -276,6 +278,14 @@ class RankingEpochs(base.RankingTrainer):
         by_items += summed(n_items, lists, pushes[:, :, None] * x[:, None])
         self._apply(batch, users, items, by_users, by_items, np.append(batch.items, lists))
         return (v * found[0]).sum()
+
+    def _weights_of_first(self, values, known):
+        """Return factors of the shares of negatives: 0 but for the first that has a loss."""
+        n_draws = values.shape[1]
+        violations = (values > 0) & ~known
+        first = violations & (violations.cumsum(axis=1) == 1)
+        ranks = (self.problem.n_items - 1) // np.arange(1, n_draws + 1)
+        return first * n_draws * np.log(np.maximum(ranks, 1))
 
     # Alignment and uniformity.
 

@@ -32,7 +32,7 @@ from freqfm.backends.cpu.tables import (
 from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.backends.cpu.vectors import add_multiple, contains
 from freqfm.formulas.codes import CATCH_UP_NONE
-from freqfm.formulas.losses import pair_loss
+from freqfm.formulas.losses import ends_draws, pair_loss, weight_of_draw
 from freqfm.formulas.search import first_above
 
 # An item is prefetched this many items before it is scored, and what the user of a row needs this
@@ -49,6 +49,7 @@ class Pairwise(NamedTuple):
 
     cosine: bool
     dropout: float
+    n_items: int
     #: Every user's items, sorted, of which none may be a negative: ``known_items`` from
     #: ``known_starts[u]`` to ``known_starts[u + 1]``.
     known_starts: np.ndarray
@@ -146,21 +147,26 @@ def _learn_positive(p, r, end, batch, pairwise, items, scratch):
     multiples, unit, gradient = items.occurrences.multiples, scratch.units[r], scratch.gradients[r]
     n_negatives, u = pairwise.negatives.shape[1], user_of(batch, r)
     inverse = pairwise.inverse_temperatures[u, 0]
-    share = batch.data.weights[p] / np.float32(n_negatives)
-    factor = inverse * np.float32(batch.scale) * share
+    factor = inverse * np.float32(batch.scale)
     first = (p - batch.first_pair) * (1 + n_negatives)
     score, scale = _score(first, end, unit, table, tokens, pairwise.cosine)
     loss = 0.0
     total = ZERO
+    ended = False
     for q in range(first + 1, first + 1 + n_negatives):
+        if ended:
+            multiples[q] = ZERO
+            continue
         other, other_scale = _score(q, end, unit, table, tokens, pairwise.cosine)
         multiples[q] = ZERO
         if _is_known(pairwise, u, tokens[q]):
             continue
         value, by_positive, by_negative = pair_loss(inverse * score, inverse * other)
+        ended = ends_draws(value)
+        share = batch.data.weights[p] * weight_of_draw(q - first, n_negatives, pairwise.n_items)
         loss += share * value
-        total += factor * by_positive
-        multiples[q] = factor * by_negative
+        total += factor * share * by_positive
+        multiples[q] = factor * share * by_negative
         add_multiple(multiples[q] * other_scale, table[np.uint64(tokens[q])], gradient)
     multiples[first] = total
     add_multiple(total * scale, table[np.uint64(tokens[first])], gradient)
@@ -247,6 +253,7 @@ class PairwiseFamily(Family):
         """Train on the batches of a Call, see ``Family``."""
         problem, negatives = self.problem, self.lists_of(call, sides)
         pairwise = Pairwise(
-            problem.cosine, problem.dropout, *problem.known, negatives, call.inverse_temperatures
-        )
+            problem.cosine, problem.dropout, problem.n_items, *problem.known, negatives,
+            call.inverse_temperatures,
+        )  # fmt: skip
         return call.run(pairwise_train, call.span, pairwise, sides, self._scratch)
