@@ -147,6 +147,7 @@ def _learn_positive(p, r, end, batch, pairwise, items, scratch):
     multiples, unit, gradient = items.occurrences.multiples, scratch.units[r], scratch.gradients[r]
     n_negatives, u = pairwise.negatives.shape[1], user_of(batch, r)
     inverse = pairwise.inverse_temperatures[u, 0]
+    weight = batch.data.weights[p]
     factor = inverse * np.float32(batch.scale)
     first = (p - batch.first_pair) * (1 + n_negatives)
     score, scale = _score(first, end, unit, table, tokens, pairwise.cosine)
@@ -163,7 +164,7 @@ def _learn_positive(p, r, end, batch, pairwise, items, scratch):
             continue
         value, by_positive, by_negative = pair_loss(inverse * score, inverse * other)
         ended = ends_draws(value)
-        share = batch.data.weights[p] * weight_of_draw(q - first, n_negatives, pairwise.n_items)
+        share = weight * weight_of_draw(q - first, n_negatives, pairwise.n_items)
         loss += share * value
         total += factor * share * by_positive
         multiples[q] = factor * share * by_negative
