@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_same_model, each
+from helpers import assert_same_model
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone, is_classifier
@@ -165,9 +165,12 @@ def test_rows_carry_fields_through_selections(table):
     assert_array_equal(dense.toarray(), encoder_of().fit_transform(rows).toarray())
 
 
-@each("encoder", [encoder_of(), IncrementalOneHotEncoder()])
-def test_sklearn_compatible(encoder):
-    check_estimator(WithFields(encoder), on_skip=None)
+def test_sklearn_compatible():
+    check_estimator(WithFields(encoder_of()), on_skip=None)
+    # Scikit-learn 1.6 subtracts a mean from integers in place.
+    failing = {"check_positive_only_tag_during_fit": "needs scikit-learn 1.7"}
+    encoder = WithFields(IncrementalOneHotEncoder())
+    check_estimator(encoder, on_skip=None, expected_failed_checks=failing)
 
 
 def test_encoders_whose_fields_are_not_known_are_refused(table):
