@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
@@ -147,7 +146,7 @@ def test_searches_and_tables_pass_scoring_on(parts):
         scoring=make_ranking_scorer("ndcg@20"),
     ).fit(X)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    rows = np.column_stack(sparse.coo_array(X).coords)
+    rows = np.column_stack(X.nonzero())
     table = InteractionRecommender(make(ALSRecommender, scoring="recall@7")).fit(rows)
     assert_array_equal(
         table.estimator_.validation_scores_,
