@@ -6,7 +6,7 @@ from numbers import Integral, Number
 
 import numpy as np
 
-from freqfm._messages import cut, shorten, shown
+from freqfm._messages import cut, shown
 
 # Number of known ids that are put into a dict in the time of one search among them.
 _FEW = 60
@@ -247,22 +247,6 @@ def _check_kind(known, values, name):
                 f"{name} holds ids such as {shown(value)}, of another kind than those seen in fit, "
                 f"such as {shown(one)}; {advice}."
             )
-
-
-def check_known(ids, codes, name):
-    """Raise if an id has the code -1.
-
-    Raises
-    ------
-    ValueError
-        It names the first few.
-    """
-    if (codes < 0).any():
-        strange = dict.fromkeys(ids[codes < 0].tolist())
-        raise ValueError(
-            f"{name} holds {len(strange)} id(s) that fit has not seen: {shorten(strange, 5)}. "
-            f"Leave them out, or add them by partial_fit."
-        )
 
 
 def extend_ids(known, order, ids, name):

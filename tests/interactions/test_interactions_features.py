@@ -17,6 +17,8 @@ from freqfm.backbones import Features, LightGCN
 from freqfm.callbacks import resume
 from freqfm.model_selection import WarmStartKFold
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*that fit has not seen")
+
 pd = pytest.importorskip("pandas")
 
 USERS = [f"u{k:02}" for k in range(40)]
@@ -285,7 +287,7 @@ def test_what_features_need_is_reported():
         with pytest.warns(UserWarning, match=f"column 'year' of item_features .* up to {size}"):
             fitted(item_features=items().assign(year=year))
     model = fitted(item_features=items(0, 24))
-    with pytest.warns(UserWarning, match=r"features that fit has not seen.*'kind=new'"):
+    with pytest.warns(UserWarning, match=r"1 feature\(s\) that fit has not seen: \['kind=new'\]"):
         model.recommend("u00", item_features=items(24, 25).assign(kind="new"))
 
 
@@ -329,5 +331,11 @@ def test_features_that_cannot_be_used_are_refused():
         model.recommend(user_features=users())
     with pytest.raises(ValueError, match="users or user_features; both were given"):
         model.recommend("u00", user_features=users())
-    with pytest.raises(ValueError, match="item_features has no feature that fit has seen"):
-        model.recommend("u00", item_features=items(24, 25)[["item"]].assign(colour="red"))
+    with pytest.warns(UserWarning, match="item_features holds 1 feature.s. that fit has not seen"):
+        found, _ = model.recommend(
+            "u00",
+            item_features=items(24, 25)[["item"]].assign(colour="red"),
+            n_recommendations=25,
+            exclude_seen=False,
+        )
+    assert "i24" not in found and found[0] is not None

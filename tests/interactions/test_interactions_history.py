@@ -23,6 +23,8 @@ from freqfm.callbacks import Checkpoint, resume
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.model_selection import WarmStartKFold
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*that fit has not seen")
+
 SMALL = MFRecommender(4, max_iter=3, n_jobs=1, random_state=0)
 VAE = FastVAERecommender(3, hidden_layer_sizes=(4,), max_iter=2, n_jobs=1, random_state=0)
 
@@ -285,8 +287,10 @@ def test_transform_looks_users_up(model):
     of_users = model.estimator_._embed(np.arange(len(USERS)))
     assert_allclose(embeddings, of_users[[USERS.index(user) for user, *_ in ROWS]])
     assert_array_equal(clone(model).fit_transform(ROWS), embeddings)
-    with pytest.raises(ValueError, match="zoe"):
-        model.transform([("zoe", "tea", 1)])
+    with pytest.warns(UserWarning, match="zoe"):
+        unknown = model.transform([ROWS[0], ("zoe", "tea", 1), ROWS[1]])
+    assert_allclose(unknown[[0, 2]], embeddings[:2], rtol=1e-5)
+    assert not unknown[1].any()
 
 
 def test_transform_of_histories(model):

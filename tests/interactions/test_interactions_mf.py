@@ -21,6 +21,8 @@ from freqfm.model_selection import (
     make_ranking_scorer,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*that fit has not seen")
+
 # One thread: other tests may be running, and these are about ids.
 SMALL = MFRecommender(4, max_iter=5, n_jobs=1, random_state=0)
 LEARNING = MFRecommender(8, max_iter=60, batch_size=64, n_jobs=1, random_state=0)

@@ -12,6 +12,8 @@ from freqfm import ALSRecommender, InteractionRecommender, MFRecommender
 from freqfm.estimators.recommenders import index
 from freqfm.metrics._ranking import top_k
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*that fit has not seen")
+
 N = 200_000
 SOME = np.arange(0, N, N // 50)
 
@@ -82,7 +84,7 @@ def test_ids_that_are_asked_for_are_converted_and_no_others(dtype):
         lambda: model.transform(pairs),
     ):
         assert peak(call) < 2 * N, peak(call)
-    found = model._find("user", few + unknown, "users", unknown="-1")
+    found = model._find("user", few + unknown, "users")
     assert_array_equal(found, [*range(0, N, N // 50), *[-1] * len(unknown)])
 
 

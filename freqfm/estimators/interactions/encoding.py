@@ -5,7 +5,7 @@ from scipy import sparse
 from sklearn.utils.validation import validate_data
 
 from freqfm._input.columns import only_numbered
-from freqfm._input.ids import as_ids, check_known, extend_ids, find_codes, ids_of, unique_codes
+from freqfm._input.ids import as_ids, extend_ids, find_codes, ids_of, unique_codes
 from freqfm._input.interactions import ADVICE_FOR_NONE, InteractionTable, LazyTable, is_auto
 from freqfm._input.validation import LearnedArrays
 from freqfm._messages import shorten
@@ -170,8 +170,8 @@ class InteractionEncodingMixin:
         self._keep_ids(role, known[order], np.arange(len(known)))
         return np.argsort(order)[codes]
 
-    def _find(self, role, ids, name, unknown="raise"):
-        """Return codes of ids; unknown ones are -1, or an error."""
+    def _find(self, role, ids, name, unknown=None):
+        """Return codes of ids; those of unknown ones are -1, and ``UnknownIds`` notes them."""
         ids = as_ids(ids, name)
         try:
             codes = find_codes(*self._ids(role), ids, name)
@@ -179,8 +179,9 @@ class InteractionEncodingMixin:
             # The order may have been changed in place.
             self._ids(role, whole=True)
             raise
-        if unknown == "raise":
-            check_known(ids, codes, name)
+        strange = codes < 0
+        if unknown is not None and strange.any():
+            unknown.note(name, ids[strange].tolist())
         return codes
 
 

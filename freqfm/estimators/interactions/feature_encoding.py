@@ -3,6 +3,7 @@
 import copy
 from numbers import Integral
 
+import numpy as np
 from sklearn.base import clone
 
 from freqfm._input.columns import role_of
@@ -85,8 +86,16 @@ class FeatureEncodingMixin:
             )
         return encoder
 
-    def _encoded(self, role, frame):
-        """Return the ids and the matrix of features of users or items that are not in the model."""
+    def _encoded(self, role, frame, unknown):
+        """Return ids and features of users or items that are not in the model.
+
+        Returns
+        -------
+        ids : ndarray of shape (n,)
+        features : csr_array of shape (n, n_features)
+        is_unknown : ndarray of bool, of shape (n,)
+            Which have features, but none that fit has seen.
+        """
         encoder = self._encoder_of(role)
         table = FeatureTable(role, frame, self._column_of(role))
         codes = find_codes(*self._ids(role), table.ids, f"the ids of {table.name}")
@@ -97,11 +106,17 @@ class FeatureEncodingMixin:
                 f"{shorten(known[:5])}; leave them out: the model has its own features "
                 f"of them."
             )
-        return table.ids, encode(encoder, table)
+        features = encode(encoder, table, unknown)
+        is_unknown = np.array([bool(row) for row in table.rows]) & (np.diff(features.indptr) == 0)
+        return table.ids, features, is_unknown
 
-    def _with_new_items(self, frame):
-        """Return a copy that numbers the items of a table too, and the matrix of their features."""
-        ids, features = self._encoded("item", frame)
+    def _with_new_items(self, frame, unknown):
+        """Return a copy that numbers the items of a table too, and the matrix of their features.
+
+        Items whose features are all unknown are left out.
+        """
+        ids, features, is_unknown = self._encoded("item", frame, unknown)
+        ids, features = ids[~is_unknown], features[~is_unknown]
         model = copy.copy(self)
         codes, known, order = extend_ids(
             *self._ids("item", whole=True), ids, "the ids of item_features"

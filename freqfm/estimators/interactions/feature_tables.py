@@ -147,17 +147,26 @@ def new_encoder(table):
     return encoder.fit(table.rows)
 
 
-def encode(encoder, table):
-    """Return the rows of a table as a matrix; features that the encoder does not know are reported.
+def encode(encoder, table, unknown=None):
+    """Return the rows of a table as a matrix, without features that the encoder does not know.
+
+    Parameters
+    ----------
+    encoder : DictVectorizer
+    table : FeatureTable
+    unknown : UnknownIds, default=None
+        Notes these features. None warns of them.
 
     Raises
     ------
     ValueError
-        If it knows none of them.
+        If it knows none of them, without ``unknown``.
     """
     known = encoder.vocabulary_
     strange = sorted({name for row in table.rows for name in row} - set(known))
-    if strange:
+    if unknown is not None:
+        unknown.note(table.name, strange, "feature")
+    elif strange:
         some = shorten(strange, 5)
         if not any(name in known for row in table.rows for name in row):
             raise ValueError(

@@ -16,7 +16,7 @@ from sklearn.base import (
     clone,
 )
 from sklearn.utils import Bunch, TransformerTags
-from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils._set_output import _SetOutputMixin, _wrap_data_with_container
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -29,6 +29,7 @@ from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm.estimators.interactions.encoding import InteractionEncodingMixin
 from freqfm.estimators.interactions.feature_encoding import FeatureEncodingMixin
+from freqfm.estimators.interactions.unknown import ANSWERS, UnknownIds
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.training import CallbackSupportMixin, attempt
@@ -96,6 +97,13 @@ class InteractionRecommender(
     item_features : DataFrame, default=None
         Features of items, likewise. Ids without interactions become users and items of the model,
         so that new items are recommended. Ids without features cause a `UserWarning`.
+    unknown : {"popular", "error", "none"}, default="popular"
+        What is answered for ids, and for features of new ids, that fit has not seen. With
+        "popular" they count as ids without interactions: users get popular items, whose scores are
+        the shares of users that have them; items are not recommended, and similar to none. There
+        is one `UserWarning` for each call, which names some of them. "error" raises a ValueError
+        that names them. With "none" unknown users are recommended nothing, without a warning: None
+        with the score -inf in all places.
 
     Attributes
     ----------
@@ -164,6 +172,7 @@ class InteractionRecommender(
         "n_recommendations": [Interval(Integral, 1, None, closed="left")],
         "user_features": "no_validation",  # see FeatureTable
         "item_features": "no_validation",
+        "unknown": [StrOptions(set(ANSWERS))],
     }
     # For set_output. TransformerMixin would wrap ``transform`` in a function that needs an X.
     _sklearn_auto_wrap_output_keys = {"transform"}
@@ -175,6 +184,7 @@ class InteractionRecommender(
     n_recommendations: int = 10
     user_features: Any = None
     item_features: Any = None
+    unknown: str = "popular"
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -332,13 +342,14 @@ class InteractionRecommender(
         Parameters
         ----------
         users : array-like of shape (n_users,) or a single id, default=None
-            Ids of users; None is all of ``user_ids_``, in their order. For users that fit has not
-            seen, the recommender is given an empty history.
+            Ids of users; None is all of ``user_ids_``, in their order. The parameter ``unknown``
+            says what those get that fit has not seen.
         history : list of ids, or list of such lists, default=None
             Items of users who are not in the model: a list of ids for one user, or a list of such
             lists for several. They are folded in, and do not change the model. Each item has the
             median weight of the interactions in ``fit``; items that occur twice count twice. Items
-            that fit has not seen are skipped.
+            that fit has not seen are skipped; a user who has only such items is unknown, one
+            without items is not.
         n_recommendations : int, default=None
             Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
@@ -347,7 +358,7 @@ class InteractionRecommender(
                 default=None
             Ids of the only items to recommend, to all users, or to each user in the order of
             ``users``, ``history`` or ``user_features``. Those that fit has not seen are skipped,
-            and None.
+            as ``unknown`` says, and None.
         exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
             Ids of items to exclude, as for ``candidates``.
         diversity : float, default=0.0
@@ -362,7 +373,7 @@ class InteractionRecommender(
             recommender's own vectors. Without ``diversity`` they are not used.
         user_features : DataFrame, default=None
             Features of users that are not in the model, by id, in place of ``users``. Needs a model
-            with features of users.
+            with features of users. A user who has only features that fit has not seen is unknown.
         item_features : DataFrame, default=None
             Features of items that are not in the model, by id; these items may be recommended too.
 
@@ -379,7 +390,8 @@ class InteractionRecommender(
         ValueError, TypeError
             If ids are of another kind than those of fit, two of ``users``, ``history`` and
             ``user_features`` are given, there is not one list of ``candidates`` or ``exclude`` for
-            each user, or features are of ids that the model knows.
+            each user, features are of ids that the model knows, or fit has not seen an id, with
+            ``unknown="error"``.
 
         Examples
         --------
@@ -398,42 +410,45 @@ class InteractionRecommender(
         if len(named) > 1:
             raise ValueError(f"recommend takes either {' or '.join(named)}; both were given.")
         users, history, candidates, exclude = map(as_list, (users, history, candidates, exclude))
-        model = self
+        model, unknown = self, UnknownIds(self.unknown)
         if item_features is not None:
-            model, options["item_features"] = self._with_new_items(item_features)
+            model, options["item_features"] = self._with_new_items(item_features, unknown)
         if diversity != 0 or item_vectors is not None:
             options["diversity"] = diversity
             options["item_vectors"] = model._item_vectors(item_vectors)
         chosen = {"candidates": candidates, "exclude": exclude}
         if user_features is not None:
-            _, query = self._encoded("user", user_features)
-            options |= {"user_features": query, **model._chosen_items(chosen, query.shape[0])}
+            _, query, is_unknown = self._encoded("user", user_features, unknown)
+            options["user_features"] = query
+            options |= model._chosen_items(chosen, query.shape[0], unknown)
             many = True
         elif history is not None:
-            query = model._histories("history", history)
-            options |= model._chosen_items(chosen, query.shape[0])
+            query, is_unknown = model._histories("history", history, unknown)
+            options |= model._chosen_items(chosen, query.shape[0], unknown)
             n_known = len(self.item_ids_)
             if options["exclude_seen"] and query.shape[1] > n_known:
                 options["exclude"] = _and_new_items(options.get("exclude"), query, n_known)
             options["X"] = query[:, :n_known]
             many = _is_nested("history", history)
         else:
-            return model._recommend_to(users, chosen, options)
-        found, scores = self.estimator_.recommend(**options)
+            return model._recommend_to(users, chosen, options, unknown)
+        found, scores = unknown.emptied(*self.estimator_.recommend(**options), is_unknown)
+        unknown.warn()
         return _match_query(many, model._named("item", found), scores)
 
-    def _recommend_to(self, users, chosen, options):
+    def _recommend_to(self, users, chosen, options, unknown):
         """Recommend to users by their ids, or to all."""
         if users is None:
             codes = np.arange(len(self.user_ids_))
         else:
-            codes = self._find("user", users, "users", unknown="-1")
+            codes = self._find("user", users, "users", unknown)
         shape = len(codes), check_recommendations(options["n_recommendations"], len(codes))
         items = np.full(shape, -1)
         scores = np.full(shape, -np.inf, dtype=np.float32)
-        chosen = self._chosen_items(chosen, len(codes))
+        chosen = self._chosen_items(chosen, len(codes), unknown)
+        unknown.warn()
         for known, rows in (True, np.flatnonzero(codes >= 0)), (False, np.flatnonzero(codes < 0)):
-            if not len(rows):
+            if not len(rows) or (unknown.are_empty and not known):
                 continue
             chosen_here = {
                 name: items_of[rows] if sparse.issparse(items_of) else items_of
@@ -448,7 +463,7 @@ class InteractionRecommender(
         many = users is None or _is_list(users)
         return _match_query(many, self._named("item", items), scores)
 
-    def _chosen_items(self, chosen, n_users):
+    def _chosen_items(self, chosen, n_users, unknown):
         """Return the recommender's options for items to recommend or to exclude, by ids or None.
 
         Those for all users are vectors, those for each user matrices.
@@ -458,18 +473,22 @@ class InteractionRecommender(
             if ids is None:
                 continue
             if not _is_nested(name, ids):
-                found[name] = self._known("item", ids, name)
+                found[name] = self._known("item", ids, name, unknown)
             elif len(ids) != n_users:
                 raise ValueError(
                     f"{name} holds {len(ids)} lists of ids, but there are {n_users} users; give "
                     f"one list for each of them, or one list of ids for all."
                 )
             else:
-                found[name] = self._histories(name, [_without_none(as_list(of)) for of in ids])
+                lists = [_without_none(as_list(of)) for of in ids]
+                found[name], _ = self._histories(name, lists, unknown)
         return found
 
-    def _histories(self, name, lists):
-        """Return lists of ids of items, or a single one, as rows of a matrix."""
+    def _histories(self, name, lists, unknown):
+        """Return lists of ids of items, or a single one, as rows of a matrix.
+
+        Also returns which lists hold only ids that are unknown.
+        """
         if not _is_list(lists):
             raise TypeError(
                 f"{name}={shown(lists)} must be a list of ids, or a list of such lists."
@@ -480,17 +499,20 @@ class InteractionRecommender(
                 f"of each user's items: [model.item_ids_[row != 0] for row in {name}]."
             )
         lists = [list(as_list(ids)) for ids in (lists if _is_nested(name, lists) else [lists])]
-        codes = self._find("item", [one for ids in lists for one in ids], name, unknown="-1")
+        codes = self._find("item", [one for ids in lists for one in ids], name, unknown)
         rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])
         known = codes >= 0
         weight = getattr(self, "_usual_weight", 1.0) if name == "history" else 1.0
         weights = np.full(np.count_nonzero(known), weight, dtype=np.float32)
         shape = len(lists), len(self.item_ids_)
-        return sparse.csr_array((weights, (rows[known], codes[known])), shape=shape)
+        found = sparse.csr_array((weights, (rows[known], codes[known])), shape=shape)
+        is_unknown = np.zeros(len(lists), dtype=bool)
+        is_unknown[rows[~known]] = True
+        return found, is_unknown & (np.diff(found.indptr) == 0)
 
-    def _known(self, kind, ids, name):
+    def _known(self, kind, ids, name, unknown):
         """Return the numbers of the users or items that the model knows."""
-        codes = self._find(kind, _without_none(ids), name, unknown="-1")
+        codes = self._find(kind, _without_none(ids), name, unknown)
         return codes[codes >= 0]
 
     def predict(self, X):
@@ -504,12 +526,7 @@ class InteractionRecommender(
         Returns
         -------
         scores : ndarray of shape (n_interactions,)
-            One score per row, comparable within a user.
-
-        Raises
-        ------
-        ValueError
-            If fit has not seen a user or an item.
+            One score per row, comparable within a user; see :meth:`predict_pairs`.
         """
         check_is_fitted(self)
         return self.predict_pairs(*self._read(X, reset=False, roles=("user", "item")))
@@ -527,20 +544,48 @@ class InteractionRecommender(
         Returns
         -------
         scores : ndarray of shape (n_pairs,)
+            -inf for an item that fit has not seen. For a user that it has not seen, with
+            ``unknown="popular"``, what the recommender scores the item without history: the
+            share of users that have it; with "none" -inf.
 
         Raises
         ------
         ValueError
-            If fit has not seen a user or an item, or the lengths differ.
+            If the lengths differ; or fit has not seen a user or an item, with ``unknown="error"``.
         """
         check_is_fitted(self)
-        users = self._find("user", users, "users")
-        items = self._find("item", items, "items")
+        unknown = UnknownIds(self.unknown)
+        users = self._find("user", users, "users", unknown)
+        items = self._find("item", items, "items", unknown)
         if len(users) != len(items):
             raise ValueError(
                 f"users has {len(users)} ids and items has {len(items)}; a pair takes one of each."
             )
-        return self.estimator_.predict_pairs(users, items)
+        unknown.warn()
+        known = (users >= 0) & (items >= 0)
+        if known.all():
+            return self.estimator_.predict_pairs(users, items)
+        of_known = np.zeros(0, dtype=np.float32)
+        if known.any():
+            of_known = self.estimator_.predict_pairs(users[known], items[known])
+        scores = np.full(len(users), -np.inf, dtype=of_known.dtype)
+        scores[known] = of_known
+        popular = (users < 0) & (items >= 0)
+        if popular.any() and not unknown.are_empty:
+            scores[popular] = self._scores_without_history(items[popular])
+        return scores
+
+    def _scores_without_history(self, items):
+        """Return the scores of items, by their codes, for a user who has none."""
+        some, places = np.unique(items, return_inverse=True)
+        (found,), (scores,) = self.estimator_.recommend(
+            sparse.csr_array((1, len(self.item_ids_)), dtype=np.float32),
+            n_recommendations=len(some),
+            candidates=some,
+        )
+        by_item = np.full(len(some), -np.inf, dtype=np.float32)
+        by_item[np.searchsorted(some, found[found >= 0])] = scores[found >= 0]
+        return by_item[places]
 
     def similar_items(self, items, n_recommendations=10, *, candidates=None, exclude=None):
         """Return the items most similar to given ones.
@@ -552,15 +597,16 @@ class InteractionRecommender(
         n_recommendations : int, default=10
             How many for each.
         candidates : array-like, default=None
-            Ids of the only items that may be returned; those that fit has not seen are skipped.
+            Ids of the only items that may be returned; those that fit has not seen are skipped, as
+            ``unknown`` says.
         exclude : array-like, default=None
-            Ids of items that may not be returned; those that fit has not seen are skipped.
+            Ids of items that may not be returned, likewise.
 
         Returns
         -------
         ids : ndarray of shape (n_queries, n_recommendations)
-            Ids of items, most similar first; None where there are no more. One-dimensional
-            for a single id.
+            Ids of items, most similar first; None where there are no more, and for an item that
+            fit has not seen. One-dimensional for a single id.
         scores : ndarray of shape (n_queries, n_recommendations)
             Their similarity, as the recommender defines it.
         """
@@ -576,15 +622,16 @@ class InteractionRecommender(
         n_recommendations : int, default=10
             How many for each.
         candidates : array-like, default=None
-            Ids of the only users that may be returned; those that fit has not seen are skipped.
+            Ids of the only users that may be returned; those that fit has not seen are skipped, as
+            ``unknown`` says.
         exclude : array-like, default=None
-            Ids of users that may not be returned; those that fit has not seen are skipped.
+            Ids of users that may not be returned, likewise.
 
         Returns
         -------
         ids : ndarray of shape (n_queries, n_recommendations)
-            Ids of users, most similar first; None where there are no more. One-dimensional
-            for a single id.
+            Ids of users, most similar first; None where there are no more, and for a user whom
+            fit has not seen. One-dimensional for a single id.
         scores : ndarray of shape (n_queries, n_recommendations)
             Their similarity, as the recommender defines it.
         """
@@ -592,12 +639,20 @@ class InteractionRecommender(
 
     def _similar(self, kind, ids, n_recommendations, candidates, exclude):
         check_is_fitted(self)
-        ids = as_list(ids)
-        codes = self._find(kind, ids, f"{kind}s")
+        ids, unknown = as_list(ids), UnknownIds(self.unknown)
+        codes = self._find(kind, ids, f"{kind}s", unknown)
         given = {"candidates": as_list(candidates), "exclude": as_list(exclude)}
-        lists = {n: self._known(kind, of, n) for n, of in given.items() if of is not None}
-        k = check_count("n_recommendations", n_recommendations)
-        found, scores = getattr(self.estimator_, f"similar_{kind}s")(codes, k, **lists)
+        lists = {n: self._known(kind, of, n, unknown) for n, of in given.items() if of is not None}
+        unknown.warn()
+        k, known = check_count("n_recommendations", n_recommendations), codes >= 0
+        search = getattr(self.estimator_, f"similar_{kind}s")
+        if known.all():
+            found, scores = search(codes, k, **lists)
+        else:
+            found = np.full((len(codes), k), -1)
+            scores = np.full((len(codes), k), -np.inf, dtype=np.float32)
+            if known.any():
+                found[known], scores[known] = search(codes[known], k, **lists)
         return _match_query(_is_list(ids), self._named(kind, found), scores)
 
     @_if_estimator_has("_embed")
@@ -609,7 +664,7 @@ class InteractionRecommender(
         X : array-like or DataFrame of shape (n_interactions, n_columns), default=None
             With the column of users that ``fit`` used; an array has all columns of ``fit``. For
             every row the user's embedding is looked up; it depends on the user's interactions in
-            fit, not on the other rows.
+            fit, not on the other rows. That of a user whom fit has not seen is zeros.
         history : list of ids, or list of n_users such lists, default=None
             Items of users to be folded in, as in ``recommend``. Give either ``X`` or ``history``.
 
@@ -621,7 +676,8 @@ class InteractionRecommender(
         Raises
         ------
         ValueError
-            If fit has not seen a user, or if both or neither of ``X`` and ``history`` are given.
+            If both or neither of ``X`` and ``history`` are given; or fit has not seen a user or
+            an item, with ``unknown="error"``.
 
         See Also
         --------
@@ -633,18 +689,25 @@ class InteractionRecommender(
                 "transform takes either X, interactions, or history, items of users; "
                 + ("neither was given." if X is None else "both were given.")
             )
-        history = as_list(history)
+        history, unknown = as_list(history), UnknownIds(self.unknown)
         if history is not None:
+            query, _ = self._histories("history", history, unknown)
+            unknown.warn()
             # The recommender may return DataFrames, too.
-            embeddings = np.asarray(self.estimator_.transform(self._histories("history", history)))
+            embeddings = np.asarray(self.estimator_.transform(query))
             if not _is_nested("history", history):
                 return embeddings[0]
             return _wrap_data_with_container("transform", embeddings, None, self)
         (users,) = self._read(X, reset=False, roles=["user"])
-        codes, rows = np.unique(
-            self._find("user", users, "X's column of users"), return_inverse=True
-        )
-        embeddings = self.estimator_._embed(codes)[rows]
+        codes = self._find("user", users, "X's column of users", unknown)
+        unknown.warn()
+        known = codes >= 0
+        some, rows = np.unique(codes[known], return_inverse=True)
+        embeddings = self.estimator_._embed(some)[rows]
+        if not known.all():
+            of_known = embeddings
+            embeddings = np.zeros((len(codes), of_known.shape[1]), dtype=of_known.dtype)
+            embeddings[known] = of_known
         return _wrap_data_with_container("transform", embeddings, X, self)
 
     @_if_estimator_has("_embed")
@@ -752,12 +815,22 @@ class InteractionRecommender(
         Returns
         -------
         explanation : Bunch
-            As the recommender returns it, with the ids of ``history``.
+            As the recommender returns it, with the ids of ``history``. If fit has not seen the user
+            or the item, there is no history, and the score, see :meth:`predict_pairs`, is all rest.
         """
         check_is_fitted(self)
-        (user,) = self._find("user", [user], "user")
-        (item,) = self._find("item", [item], "item")
-        explanation = Bunch(**self.estimator_.explain(int(user), int(item)))
+        unknown = UnknownIds(self.unknown)
+        (of_user,) = self._find("user", [user], "user", unknown)
+        (of_item,) = self._find("item", [item], "item", unknown)
+        unknown.warn()
+        if of_user < 0 or of_item < 0:
+            score = -np.inf
+            if of_item >= 0 and not unknown.are_empty:
+                score = float(self._scores_without_history(np.array([of_item]))[0])
+            return Bunch(
+                history=self.item_ids_[:0], contributions=np.zeros(0), rest=score, score=score
+            )
+        explanation = Bunch(**self.estimator_.explain(int(of_user), int(of_item)))
         explanation.history = self._named("item", explanation.history)
         return explanation
 
@@ -766,8 +839,8 @@ class InteractionRecommender(
 
         Every user of ``X`` that fit has seen is recommended items that the user did not have in
         fit; the user's items in ``X`` are relevant. Users and items that fit has not seen are left
-        out, so use splits with few of them. Interactions that fit has already seen, if there
-        are any in ``X``, are relevant too but never recommended.
+        out, whatever ``unknown`` is, so use splits with few of them. Interactions that fit has
+        already seen, if there are any in ``X``, are relevant too but never recommended.
 
         Parameters
         ----------
@@ -807,8 +880,8 @@ class InteractionRecommender(
     def _held_out(self, X, name):
         """Return users, items and values of held-out interactions, without unknown ones."""
         users, items, values = self._read(X, reset=False, optional=["value"])
-        users = self._find("user", users, f"{name}'s column of users", unknown="-1")
-        items = self._find("item", items, f"{name}'s column of items", unknown="-1")
+        users = self._find("user", users, f"{name}'s column of users")
+        items = self._find("item", items, f"{name}'s column of items")
         known = (users >= 0) & (items >= 0)
         if not known.any():
             raise ValueError(
