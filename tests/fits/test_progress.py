@@ -1,6 +1,8 @@
 """What ``verbose`` shows of a fit."""
 
+import inspect
 import io
+import re
 import sys
 import types
 
@@ -205,10 +207,26 @@ def test_every_phase_of_a_fit_is_announced(model, data, phases, capsys):
     assert all(kind.startswith(phase) for kind, phase in zip(kinds, phases, strict=True))
 
 
+def estimators_of(module):
+    """Return the estimators of a module that are fitted to data; ``WithFields`` passes data on."""
+    public = (getattr(module, name) for name in module.__all__)
+    found = {of for of in public if isinstance(of, type) and issubclass(of, BaseEstimator)}
+    return found - {freqfm.WithFields}
+
+
 def test_phases_are_known_of_every_estimator():
-    public = (getattr(freqfm, name) for name in freqfm.__all__)
-    public = {of for of in public if isinstance(of, type) and issubclass(of, BaseEstimator)}
-    assert public - {freqfm.WithFields} == {type(model) for model, *_ in PHASES}
+    assert estimators_of(freqfm) == {type(model) for model, *_ in PHASES}
+
+
+def says_usual_seconds(estimator):
+    """Return whether the notes of an estimator begin with the seconds of a default fit."""
+    notes = inspect.getdoc(estimator).partition("Notes\n-----\n")[2]
+    sentence = " ".join(notes.partition("\n\n")[0].split())
+    return re.match(r"A default fit takes about [\d.]+ CPU seconds for \D*\d[\d,]* \w+", sentence)
+
+
+def test_docstrings_say_the_usual_seconds():
+    assert {of.__name__ for of in estimators_of(freqfm) if not says_usual_seconds(of)} == set()
 
 
 def test_parts_of_a_phase_are_shown_with_the_time_left(X, screen, monkeypatch, capsys):

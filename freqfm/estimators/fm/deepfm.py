@@ -181,6 +181,9 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
 
     Notes
     -----
+    A default fit takes about 7 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    one also compiles, for about 13.
+
     CF-SGD takes the tower's derivatives into account in the bound of a token's step, see
     :class:`freqfm.optimizers.CFSGD`: the sum of x_i v_i is replaced by the derivative of the whole
     score with respect to x_k v_k, the largest of any field.
@@ -390,6 +393,9 @@ class DeepFMRegressor(RealTargets, FactorsWithTower):
 
     Notes
     -----
+    A default fit takes about 27 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    one also compiles, for about 13.
+
     CF-SGD takes the tower's derivatives into account in the bound of a token's step, see
     :class:`freqfm.optimizers.CFSGD`: the sum of x_i v_i is replaced by the derivative of the whole
     score with respect to x_k v_k, the largest of any field.

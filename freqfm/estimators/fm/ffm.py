@@ -160,6 +160,9 @@ class FFMClassifier(ClassTargets, FieldAwareFactors):
 
     Notes
     -----
+    A default fit takes about 6 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    one also compiles, for about 12.
+
     Training takes O(m n d) for each row of m entries in n fields and epoch. The model takes
     4 (n_fields d + 1) bytes per feature and class, and a row of a batch 4 d n^2 bytes beside what
     :class:`FMClassifier` needs, with n the most fields in a row.
@@ -344,6 +347,9 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
 
     Notes
     -----
+    A default fit takes about 2 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    one also compiles, for about 12.
+
     Training takes O(m n d) for each row of m entries in n fields and epoch. The model takes
     4 (n_fields d + 1) bytes per feature, and a row of a batch 4 d n^2 bytes beside what
     :class:`FMRegressor` needs, with n the most fields in a row.

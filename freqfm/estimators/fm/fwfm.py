@@ -168,6 +168,9 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
 
     Notes
     -----
+    A default fit takes about 1.5 CPU seconds for the 57,722 rows of 10 features of Frappe. The
+    first one also compiles, for about 15.
+
     CF-SGD bounds the step of a token by the derivatives of the score with respect to x_k v_k, see
     :class:`freqfm.optimizers.CFSGD`: they take the place of the sum of x_i v_i.
 
@@ -359,6 +362,9 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
 
     Notes
     -----
+    A default fit takes about 1 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    one also compiles, for about 15.
+
     CF-SGD bounds the step of a token by the derivatives of the score with respect to x_k v_k, see
     :class:`freqfm.optimizers.CFSGD`: they take the place of the sum of x_i v_i.
 

@@ -146,6 +146,9 @@ class FMClassifier(ClassTargets, PlainFactors):
 
     Notes
     -----
+    A default fit takes about 3 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    one also compiles, for about 7.
+
     Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature and class)
     and the optimizer state it holds: a copy of both for the last complete epoch, and another for
     the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 32 per row, or 40
@@ -314,6 +317,9 @@ class FMRegressor(RealTargets, PlainFactors):
 
     Notes
     -----
+    A default fit takes about 1.5 CPU seconds for the 57,722 rows of 10 features of Frappe. The
+    first one also compiles, for about 7.
+
     Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature)
     and the optimizer state it holds: a copy of both for the last complete epoch, and another for
     the best epoch with early stopping; 8 bytes per stored entry of ``X``, and 32 per row, or 40

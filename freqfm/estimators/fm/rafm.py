@@ -181,6 +181,9 @@ class RaFMClassifier(ClassTargets, RankedFactors):
 
     Notes
     -----
+    A default fit takes about 8 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    one also compiles, for about 9.
+
     Scoring and training take O(D_1 n(F_1) + ... + D_m n(F_m)) per row, with n(F_p) entries of
     features that have rank D_p. The model takes 4 (D_1 + ... + D_(p_i) + 1) bytes per feature and
     class: vectors that a feature does not have are not stored. Besides this and the optimizer
@@ -380,6 +383,9 @@ class RaFMRegressor(RealTargets, RankedFactors):
 
     Notes
     -----
+    A default fit takes about 5 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    one also compiles, for about 9.
+
     Time, memory and defaults are those of :class:`RaFMClassifier`, for two classes.
 
     References

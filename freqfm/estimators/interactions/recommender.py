@@ -130,6 +130,9 @@ class InteractionRecommender(
 
     Notes
     -----
+    A default fit takes about 32 CPU seconds for 590,733 interactions of 6,039 users with 3,628
+    items (MovieLens-1M). The first one also compiles, for about 14.
+
     Values of repeated interactions are summed; what ``groupby(["user", "item"]).size()`` returns in
     pandas is a table, too. Column names are recognised in any case, with or without separators; if
     they are ambiguous, ``fit`` raises. Names that only number the columns, such as 0, 1, 2 or

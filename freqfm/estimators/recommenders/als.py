@@ -264,6 +264,9 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
 
     Notes
     -----
+    A default fit takes about 1.5 CPU seconds for 590,733 interactions of 6,039 users with 3,628
+    items (MovieLens-1M). The first one also compiles, for about 5.
+
     With the vectors u of users and v of items, and a_ui the values of ``X``, the loss is ::
 
         sum_{ui observed} a_ui (1 - u . v)^2 + alpha_0 sum_{all ui} (u . v)^2

@@ -236,6 +236,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
     Notes
     -----
+    A default fit takes about 30 CPU seconds for 590,733 interactions of 6,039 users with 3,628
+    items (MovieLens-1M). The first one also compiles, for about 14.
+
     Memory: 4 d (n_users + n_items) bytes of vectors, the optimizer state (twice as much again for
     Adam), and a copy of both during training (two with early stopping). An interaction takes about
     28 bytes in an epoch (36 with "directau" and "mawu", where each is a row of its own), 8 between

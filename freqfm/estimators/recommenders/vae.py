@@ -240,6 +240,9 @@ class FastVAERecommender(GradientRecommender):
 
     Notes
     -----
+    A default fit takes about 10 CPU seconds for 590,733 interactions of 6,039 users with 3,628
+    items (MovieLens-1M). The first one also compiles, for about 9.
+
     Cost of an epoch, for vectors of length d: O(n_users * n_items * d) with "full", in two passes
     over tiles of items, O(n_users * n_negatives * d) with draws, plus the sampler's cost per query;
     ``n_samples`` multiplies both. Encoder and decoder add the number of interactions times
