@@ -704,13 +704,14 @@ class InteractionRecommender(
         (users,) = self._read(X, reset=False, roles=["user"])
         codes = self._find("user", users, "X's column of users", unknown)
         unknown.warn()
-        known = codes >= 0
-        some, rows = np.unique(codes[known], return_inverse=True)
-        embeddings = self.estimator_._embed(some)[rows]
-        if not known.all():
-            of_known = embeddings
-            embeddings = np.zeros((len(codes), of_known.shape[1]), dtype=of_known.dtype)
-            embeddings[known] = of_known
+        some, rows = np.unique(codes, return_inverse=True)
+        of_users = self.estimator_._embed(some[some >= 0])
+        if some.min(initial=0) < 0:
+            # The code of unknown users, -1, is the first one.
+            of_users = np.concatenate(
+                [np.zeros_like(of_users, shape=(1, of_users.shape[1])), of_users]
+            )
+        embeddings = of_users[rows]
         return _wrap_data_with_container("transform", embeddings, X, self)
 
     @_if_estimator_has("_embed")
