@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from freqfm.estimators.interactions.recommender import (
         InteractionRecommender as InteractionRecommender,
     )
+    from freqfm.estimators.recommenders.closed_form.graph_filter import (
+        GraphFilterRecommender as GraphFilterRecommender,
+    )
     from freqfm.estimators.recommenders.closed_form.item_knn import (
         ItemKNNRecommender as ItemKNNRecommender,
     )
@@ -75,6 +78,7 @@ _LAZY = {
     "RaFMRegressor": "freqfm.estimators.fm.rafm",
     "ALSRecommender": "freqfm.estimators.recommenders.als",
     "EASERecommender": "freqfm.estimators.recommenders.closed_form.ease",
+    "GraphFilterRecommender": "freqfm.estimators.recommenders.closed_form.graph_filter",
     "ItemKNNRecommender": "freqfm.estimators.recommenders.closed_form.item_knn",
     "MFRecommender": "freqfm.estimators.recommenders.mf",
     "FastVAERecommender": "freqfm.estimators.recommenders.vae",

@@ -21,7 +21,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _measure import installed
 from scipy import sparse
 
-from freqfm import ALSRecommender, EASERecommender, FastVAERecommender, MFRecommender
+from freqfm import (
+    ALSRecommender,
+    EASERecommender,
+    FastVAERecommender,
+    GraphFilterRecommender,
+    MFRecommender,
+)
 from freqfm.metrics._ranking import top_k
 
 __all__ = ["GRIDS", "K", "contenders", "points"]
@@ -273,7 +279,13 @@ GRIDS = {
 
 def contenders():
     """Return what makes a fitted model of (X, seed, n_threads, **params), by name."""
-    ours = (MFRecommender, FastVAERecommender, ALSRecommender, EASERecommender)
+    ours = (
+        MFRecommender,
+        FastVAERecommender,
+        ALSRecommender,
+        EASERecommender,
+        GraphFilterRecommender,
+    )
     makers = {make.__name__: partial(Freqfm, make) for make in ours}
     for package, models in PEERS.items():
         if installed(package):

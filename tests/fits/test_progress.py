@@ -19,6 +19,7 @@ from freqfm import (
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
+    GraphFilterRecommender,
     InteractionRecommender,
     ItemKNNRecommender,
     MFRecommender,
@@ -172,6 +173,10 @@ PHASES = [
     phases_of_interactions(ALSRecommender(2, **_SHORT), "epoch"),
     phases_of_interactions(FastVAERecommender(2, **_SHORT), SPECTRAL, "epoch"),
     phases_of_interactions(ItemKNNRecommender(3), *_OF_ITEMS, _LAST),
+    phases_of_interactions(
+        GraphFilterRecommender(3, random_state=0),
+        *("finding 3 eigenvectors of items", "filtering items", "item", _LAST),
+    ),
     phases_of_interactions(
         EASERecommender(),
         *("multiplying all pairs of 15 items", "regressing every item on all others", _LAST),

@@ -1,0 +1,288 @@
+"""Filters of the graph of items: smooth histories by the leading directions of all users."""
+
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+from joblib import Parallel, delayed
+from scipy import sparse
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.extmath import randomized_svd
+
+from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
+from freqfm._input.rows import with_one_index_type
+from freqfm._input.validation import check_memory, count_threads, draw_seed
+from freqfm._threads import single_threaded_blas
+from freqfm.estimators.progress import announce, announced_parts
+from freqfm.estimators.recommenders.closed_form.item_weights import (
+    ItemWeightsRecommender,
+    listed_rows,
+    with_data,
+)
+
+# With n_neighbors="auto" all items are neighbors up to this many, else this many are.
+_MOST_EXACT = 4096
+_N_NEIGHBORS = 500
+
+# Numbers of the rows of the filter that a thread computes at a time.
+_BLOCK_SIZE = 1 << 22
+
+# Iterations of the singular value decomposition.
+_N_ITER = 2
+
+# Smaller eigenvalues are rounding errors.
+_LEAST_EIGENVALUE = 1e-6
+
+# Of "auto", chosen on validation: by how much the regularization grows with the noise, and the
+# power of items without noise.
+_GROWTH, _LEAST_POWER, _MOST_POWER = 6.0, 0.2, 0.5
+
+
+class _Graph(NamedTuple):
+    """The similarities P of items, the products of the columns of a matrix."""
+
+    matrix: sparse.csr_array  #: (n_users, n_items), float32, divided by the roots of degrees
+    vectors: np.ndarray  #: (n_items, r), float32, the leading eigenvectors of P
+    eigenvalues: np.ndarray  #: (r,), descending
+
+
+@dataclass(eq=False, repr=False)
+class GraphFilterRecommender(ItemWeightsRecommender):
+    """A low-pass filter of the graph of items, after GF-CF and ChebyCF.
+
+    Two items are neighbors in a graph if the same users have them. A history is smoothed by a
+    filter, which keeps what it has in common with the leading eigenvectors of that graph and damps
+    the rest; the result are the scores [1]_ [2]_. Nothing is trained, and users who were not there
+    in ``fit`` are scored as all others.
+
+    Parameters
+    ----------
+    n_components : int, default=512
+        Eigenvectors for which the response is exact, at most as many as there are users and items.
+    response : {"ridge", "plateau", "linear"}, default="ridge"
+        How much of an eigenvector is kept, by its eigenvalue: see the notes.
+    regularization : float or "auto", default="auto"
+        Of "ridge": the smaller, the more alike are large and small eigenvalues. "auto" is a rule
+        from the mean numbers of items and users: see the notes.
+    flatness : float, default=1.5
+        Of "plateau": the larger, the more alike are eigenvalues of medium size.
+    low_pass : float, default=0.3
+        Added to the response of eigenvalues above those of noise, ``noise_edge_``.
+    item_power : float or "auto", default="auto"
+        Weights from item i to item j are multiplied by (n_j / n_i)^item_power, with the sums n of
+        the items' values: the larger, the more popular are recommended items. "auto" is 0.2 plus
+        ``noise_edge_``, at most 0.5.
+    n_neighbors : int, "auto" or None, default="auto"
+        Items that an item adds to the scores of: those with the largest weights, or all for None.
+        "auto" is None for at most 4,096 items, else 500.
+    n_recommendations : int, default=10
+        Number of items that ``predict`` returns, and the k of NDCG in ``score``.
+    verbose : int, default=0
+        1 and more show what ``fit`` does, and the time left.
+    n_jobs : int, default=None
+        Threads, at most one per core; None uses all cores. The result does not depend on it.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the singular value decomposition. Results differ by little.
+
+    Attributes
+    ----------
+    regularization_ : float
+        The regularization that was used, with any response.
+    item_power_ : float
+        The power that was used.
+    noise_edge_ : float
+        The largest eigenvalue that chance alone would give.
+    eigenvalues_ : ndarray of shape (n_components,), float64
+        Those of the leading eigenvectors, descending from 1.
+    item_weights_ : csr_array of shape (n_items, n_items), float32
+        Row i has what an interaction with item i adds to the score of each item.
+    item_counts_ : ndarray of shape (n_items,)
+        How many users have each item.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (n_items,)
+        Only if X is a DataFrame whose columns are named by strings.
+
+    Raises
+    ------
+    ValueError
+        If the data cannot be learned from, or if the eigenvectors do not fit into memory.
+
+    See Also
+    --------
+    EASERecommender : Regressions of items, with a filter of another kind.
+    MFRecommender : Vectors of users and items, trained in epochs.
+
+    Notes
+    -----
+    Values of ``X`` are divided by the roots of their sums over the user and over the item; let A be
+    the result and P = A'A, with eigenvalues p between 0 and 1. The weight from i to j is
+
+        n_i^-item_power h(P)_ij n_j^item_power,   i != j,
+
+    and 0 for i = j. The response h is
+
+    - "ridge": (1 + c) p / (p + c), as of a ridge regression on A, with c = ``regularization_``;
+    - "plateau": 1/2 - sign(x) abs(x)^flatness / 2 with x = 1 - 2 p, that of ChebyCF [2]_;
+    - "linear": p, that of GF-CF [1]_, also the limit of "ridge" for large regularization.
+
+    ``low_pass`` is added where p exceeds ``noise_edge_``: the ideal low-pass filter of both papers.
+    The eigenvectors are found by a randomized singular value decomposition of A. Beyond
+    ``n_components`` of them the response is linear, with the quotient h / p of the last. ChebyCF
+    approximates h by a Chebyshev polynomial of P for each history instead; on Gowalla this takes
+    ten times as long and ranks no better: :doc:`results </results_recommenders>`.
+
+    A random sparse graph with n items per user and m users per item has eigenvalues up to about
+    ``noise_edge_`` = (n^-1/2 + m^-1/2)^2, apart from the first [3]_. "auto" is noise_edge_
+    exp(6 noise_edge_): sparse data, whose spectrum is mostly noise, get an almost linear response.
+
+    ``recommend`` returns only items with a positive score, and -1 where there are too few.
+    ``transform`` returns the rows of ``X`` themselves, a sparse matrix. ``similar_items`` and
+    ``similar_users`` compare cosines of the columns and rows of ``X``.
+
+    Time is O(n_items^2 n_components). Memory: 8 bytes for each item and neighbor, and for each
+    interaction 4 bytes, or 8 if the values of ``X`` are not all one; while ``fit`` runs, twice as
+    much, about 12 bytes for each user, item and component, and 50 MB for each thread.
+
+    References
+    ----------
+    .. [1] Y. Shen, Y. Wu, Y. Zhang, C. Shan, J. Zhang, K. B. Letaief, D. Li. "How Powerful is Graph
+       Convolution for Recommendation?". CIKM 2021, equation (15).
+    .. [2] C. Kim, J. Sung, Y. Han, J. Lee. "Graph Spectral Filtering with Chebyshev Interpolation
+       for Recommendation". SIGIR 2025.
+    .. [3] V. A. Marchenko, L. A. Pastur. "Distribution of eigenvalues for some sets of random
+       matrices". Mathematics of the USSR-Sbornik 1(4), 1967.
+
+    Examples
+    --------
+    >>> from freqfm import GraphFilterRecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> X = make_interactions(200, 100, random_state=0)
+    >>> model = GraphFilterRecommender(n_components=32, random_state=0).fit(X)
+    >>> items, scores = model.recommend(users=[0, 1], n_recommendations=3)
+    >>> items.shape
+    (2, 3)
+    """
+
+    _parameter_constraints = {
+        "n_components": POSITIVE_INTEGER,
+        "response": [StrOptions({"ridge", "plateau", "linear"})],
+        "regularization": [*NON_NEGATIVE, StrOptions({"auto"})],
+        "flatness": POSITIVE,
+        "low_pass": NON_NEGATIVE,
+        "item_power": [Interval(Real, None, None, closed="neither"), StrOptions({"auto"})],
+        "n_neighbors": [*POSITIVE_INTEGER, None, StrOptions({"auto"})],
+        "n_recommendations": POSITIVE_INTEGER,
+        "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+    }
+
+    n_components: int = 512
+    _: KW_ONLY
+    response: str = "ridge"
+    regularization: float | str = "auto"
+    flatness: float = 1.5
+    low_pass: float = 0.3
+    item_power: float | str = "auto"
+    n_neighbors: int | str | None = "auto"
+    n_recommendations: int = 10
+    verbose: int = 0
+    n_jobs: int | None = None
+    random_state: object = None
+
+    def _item_weights(self, X):
+        lengths, counts = np.diff(X.indptr), self.item_counts_
+        of_users, of_items = (X.nnz / np.count_nonzero(of) for of in (lengths, counts))
+        self.noise_edge_ = float((of_users**-0.5 + of_items**-0.5) ** 2)
+        self.regularization_, self.item_power_ = self.regularization, self.item_power
+        if self.regularization == "auto":
+            self.regularization_ = self.noise_edge_ * float(np.exp(_GROWTH * self.noise_edge_))
+        if self.item_power == "auto":
+            self.item_power_ = min(_LEAST_POWER + self.noise_edge_, _MOST_POWER)
+        sums = np.bincount(X.indices, X.data, X.shape[1])
+        graph = self._decomposed(X, sums)
+        self.eigenvalues_ = graph.eigenvalues
+        powers = np.where(sums > 0, sums, 1) ** self.item_power_
+        found, weights = self._filter(graph, powers)
+        return listed_rows(found, weights, X.shape[1])
+
+    def _decomposed(self, X, sums):
+        """Return the graph of items and its leading eigenvectors."""
+        n = min(int(self.n_components), *X.shape)
+        check_memory(
+            n * sum(X.shape) + X.shape[1] * self._n_kept(X.shape[1]),
+            f"n_components={n} and n_neighbors={self.n_neighbors} for {X.shape[0]:,} users and "
+            f"{X.shape[1]:,} items",
+            "Set fewer.",
+        )
+        announce(self.verbose, f"finding {n} eigenvectors of items")
+        users = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        degrees = np.bincount(users, X.data)[users] * sums[X.indices]
+        matrix = with_data(with_one_index_type(X), X.data / np.sqrt(degrees))
+        with single_threaded_blas():
+            _, values, vectors = randomized_svd(
+                matrix,
+                n,
+                n_iter=_N_ITER,
+                power_iteration_normalizer="QR",
+                random_state=draw_seed(self.random_state),
+            )
+        vectors = np.ascontiguousarray(vectors.T, dtype=np.float32)
+        return _Graph(matrix, vectors, values.astype(np.float64) ** 2)
+
+    def _respond(self, p):
+        """Return the response to eigenvalues."""
+        if self.response == "linear":
+            return p
+        if self.response == "ridge":
+            return (1 + self.regularization_) * p / (p + self.regularization_)
+        x = 1 - 2 * p
+        return (1 - np.sign(x) * np.abs(x) ** self.flatness) / 2
+
+    def _n_kept(self, n_items):
+        """Return how many weights of an item are kept."""
+        n_neighbors = self.n_neighbors
+        if n_neighbors == "auto":
+            n_neighbors = None if n_items <= _MOST_EXACT else _N_NEIGHBORS
+        return n_items if n_neighbors is None else min(int(n_neighbors), n_items)
+
+    def _filter(self, graph, powers):
+        """Return the items with the largest weights from each item, and these, (n_items, k)."""
+        p = np.maximum(graph.eigenvalues, _LEAST_EIGENVALUE)
+        kept = self._respond(p)
+        slope = kept[-1] / p[-1]
+        kept = kept + self.low_pass * (p > self.noise_edge_) - slope * p
+        scaled = graph.vectors * kept.astype(np.float32)
+        targets = np.ascontiguousarray(graph.vectors.T * powers, dtype=np.float32)
+        matrix = graph.matrix
+        sources = sparse.csr_array(with_one_index_type(matrix.T.tocsr()))
+        matrix = with_data(matrix, slope * matrix.data * powers[matrix.indices])
+        n_items = len(powers)
+        k, step = self._n_kept(n_items), max(1, _BLOCK_SIZE // n_items)
+        found, weights = np.empty((n_items, k), np.int32), np.empty((n_items, k), np.float32)
+
+        def best(begin):
+            part = slice(begin, min(begin + step, n_items))
+            block = scaled[part] @ targets
+            block += (sources[part] @ matrix).toarray()
+            rows = np.arange(part.stop - begin)
+            block[rows, begin + rows] = 0
+            # Items without interactions have rounding errors at most.
+            block[:, self.item_counts_ == 0] = 0
+            block[self.item_counts_[part] == 0] = 0
+            best = np.argpartition(block, n_items - k, axis=1)[:, n_items - k :]
+            weights[part] = np.take_along_axis(block, best, axis=1) / powers[part, None]
+            found[part] = np.where(weights[part] != 0, best, -1)
+            return part.stop
+
+        phase, threads = "filtering items", count_threads(self.n_jobs)
+        with (
+            single_threaded_blas(),
+            announced_parts(self.verbose, phase, n_items, "item") as report,
+        ):
+            run = Parallel(threads, prefer="threads", return_as="generator")
+            for end in run(delayed(best)(begin) for begin in range(0, n_items, step)):
+                report(end)
+        return found, weights

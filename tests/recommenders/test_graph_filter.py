@@ -1,0 +1,179 @@
+"""GraphFilterRecommender against the filter by all eigenvectors, and its public interface."""
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers import check_matrix_recommender, each
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+from sklearn.model_selection import GridSearchCV
+
+from freqfm import GraphFilterRecommender, InteractionRecommender, ItemKNNRecommender
+from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders.closed_form import graph_filter
+
+
+@pytest.fixture(scope="module")
+def X():
+    """Weighted interactions; a user and an item have none."""
+    rng = np.random.default_rng(0)
+    X = (rng.random((80, 25)) < 0.2) * rng.choice([0.5, 1, 2], (80, 25))
+    X[3], X[:, 7] = 0, 0
+    return sparse.csr_array(X.astype(np.float32))
+
+
+def respond(p, response, c, flatness):
+    """Return the responses of the papers."""
+    if response == "ridge":
+        return (1 + c) * p / (p + c)
+    if response == "linear":
+        return p
+    x = 1 - 2 * p
+    return np.where(x > 0, 1 - np.abs(x) ** flatness, 1 + np.abs(x) ** flatness) / 2
+
+
+def filtered(X, n, response, *, c=0.3, flatness=1.5, low_pass=0.2, power=0.3):
+    """Return the weights between items by the eigenvalues of the whole graph, in float64."""
+    X = X.toarray().astype(np.float64)
+    lengths, counts = (X > 0).sum(axis=1), (X > 0).sum(axis=0)
+    means = [of[of > 0].mean() for of in (lengths, counts)]
+    edge = sum(mean**-0.5 for mean in means) ** 2
+    degrees = [np.where(of > 0, of, 1) for of in (X.sum(axis=1), X.sum(axis=0))]
+    A = X / np.sqrt(degrees[0][:, None] * degrees[1])
+    p, V = np.linalg.eigh(A.T @ A)
+    p, V = p[::-1], V[:, ::-1]
+    h = respond(p, response, c, flatness)
+    h[n:] = p[n:] * h[n - 1] / p[n - 1]
+    h[:n] += low_pass * (p[:n] > edge)
+    weights = (V * h) @ V.T * (degrees[1] ** power / degrees[1][:, None] ** power)
+    np.fill_diagonal(weights, 0)
+    weights[counts == 0] = 0
+    weights[:, counts == 0] = 0
+    return weights
+
+
+@each("response", ["ridge", "plateau", "linear"])
+def test_weights_are_those_of_the_filter(X, response):
+    given = {"regularization": 0.3, "low_pass": 0.2, "item_power": 0.3, "random_state": 0}
+    # The decomposition is exact if it has room for all singular vectors.
+    for n in (24, 16):
+        model = GraphFilterRecommender(n, response=response, **given).fit(X)
+        assert_allclose(model.item_weights_.toarray(), filtered(X, n, response), atol=1e-4)
+        assert model.eigenvalues_.shape == (n,)
+        assert model.eigenvalues_[0] == pytest.approx(1, rel=1e-5)
+
+
+def test_largest_weights_are_kept(X):
+    whole = GraphFilterRecommender(8, random_state=0).fit(X).item_weights_.toarray()
+    some = GraphFilterRecommender(8, n_neighbors=3, random_state=0).fit(X).item_weights_
+    assert np.diff(some.indptr).max() == 3
+    # Weights of an item are compared as they enter scores.
+    kept = some.toarray()
+    for row, of in zip(whole, kept, strict=True):
+        assert_allclose(of[of != 0], row[of != 0])
+        assert row[of == 0].max() <= of[of != 0].min(initial=np.inf)
+
+
+def test_auto_follows_the_noise(X, monkeypatch):
+    model = GraphFilterRecommender(8, random_state=0).fit(X)
+    counts = [np.diff(of.indptr) for of in (X, X.T.tocsr())]
+    edge = sum(of[of > 0].mean() ** -0.5 for of in counts) ** 2
+    assert model.noise_edge_ == pytest.approx(edge)
+    assert model.regularization_ == pytest.approx(edge * np.exp(6 * edge))
+    assert model.item_power_ == 0.5
+    given = GraphFilterRecommender(
+        8, regularization=model.regularization_, item_power=0.5, random_state=0
+    )
+    assert_array_equal(given.fit(X).item_weights_.data, model.item_weights_.data)
+    dense = make_interactions(400, 60, 8000, random_state=0)
+    model = GraphFilterRecommender(8, random_state=0).fit(dense)
+    assert model.item_power_ == pytest.approx(0.2 + model.noise_edge_)
+    monkeypatch.setattr(graph_filter, "_MOST_EXACT", 10)
+    monkeypatch.setattr(graph_filter, "_N_NEIGHBORS", 5)
+    few = GraphFilterRecommender(8, random_state=0).fit(X).item_weights_
+    assert np.diff(few.indptr).max() == 5
+
+
+def test_a_random_graph_has_no_eigenvalue_beyond_the_edge():
+    rng = np.random.default_rng(0)
+    X = sparse.csr_array((rng.random((800, 600)) < 0.05).astype(np.float32))
+    model = GraphFilterRecommender(100, random_state=0).fit(X)
+    assert 0.85 * model.noise_edge_ < model.eigenvalues_[1] < model.noise_edge_
+
+
+def test_scores_are_sums_of_weights(X):
+    model = GraphFilterRecommender(8, random_state=0).fit(X)
+    scores = X.toarray() @ model.item_weights_.toarray()
+    hidden = np.where((X.toarray() > 0) | (scores <= 0), 0, scores)
+    users = np.flatnonzero(np.diff(X.indptr))
+    items, found = model.recommend(users=users, n_recommendations=4)
+    assert_allclose(np.maximum(found, 0), -np.sort(-hidden[users], axis=1)[:, :4], rtol=1e-4)
+    assert_array_equal(items, model.recommend(X[users], n_recommendations=4)[0])
+    told = model.explain(9, items[list(users).index(9), 0])
+    assert told.contributions.sum() == pytest.approx(told.score, rel=1e-4)
+    items, _ = model.recommend(users=users, candidates=[1, 2, 4, 7], exclude=[2])
+    assert set(np.unique(items)) <= {-1, 1, 4, 7}
+    assert 7 not in model.recommend(users=np.arange(80))[0]
+
+
+def test_same_bits_for_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr(graph_filter, "_BLOCK_SIZE", 1 << 14)
+    X = make_interactions(900, 400, 9000, random_state=1)
+    one, two = (
+        GraphFilterRecommender(40, n_neighbors=20, n_jobs=n, random_state=3).fit(X) for n in (1, 3)
+    )
+    assert_array_equal(one.item_weights_.data, two.item_weights_.data)
+    assert_array_equal(one.item_weights_.indices, two.item_weights_.indices)
+    for a, b in zip(one.recommend(X), two.recommend(X), strict=True):
+        assert_array_equal(a, b)
+
+
+def test_ranks_better_than_neighbors_alone():
+    X = make_interactions(2000, 300, 40_000, random_state=0)
+    models = GraphFilterRecommender(64, random_state=0), ItemKNNRecommender()
+    scores = [model.fit(X).score(X) for model in models]
+    assert scores[0] > scores[1]
+
+
+@each(
+    "params",
+    [{"response": "low"}, {"flatness": 0}, {"regularization": -1}, {"n_neighbors": 0}],
+)
+def test_parameters_out_of_range_are_refused(X, params):
+    (name,) = params
+    with pytest.raises(ValueError, match=f"'{name}' parameter of GraphFilterRecommender"):
+        GraphFilterRecommender(**params).fit(X)
+
+
+def test_what_does_not_fit_into_memory_is_refused(X, monkeypatch):
+    monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 1000)
+    with pytest.raises(ValueError, match="n_components=25 .* 80 users and 25 items would take"):
+        GraphFilterRecommender().fit(X)
+
+
+@each("X", [np.eye(1, 5), np.eye(4), np.ones((3, 2))])
+def test_degenerate_interactions(X):
+    for response in ("ridge", "plateau", "linear"):
+        for regularization in (0.0, "auto"):
+            model = GraphFilterRecommender(
+                response=response, regularization=regularization, random_state=0
+            ).fit(X)
+            assert np.isfinite(model.item_weights_.data).all()
+            model.recommend(X)
+
+
+def test_copies_searches_and_tables(X):
+    model = GraphFilterRecommender(8, random_state=0).fit(X)
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.recommend(X)[0], model.recommend(X)[0])
+    search = GridSearchCV(model, {"response": ["ridge", "linear"]}, cv=2).fit(X)
+    assert search.best_score_ > 0
+    users, items = X.nonzero()
+    log = [(f"u{u}", f"i{i}") for u, i in zip(users, items, strict=True)]
+    table = InteractionRecommender(model).fit(log)
+    assert len(table.recommend(["u1"], n_recommendations=3)[0][0]) == 3
+
+
+def test_sklearn_compatible():
+    check_matrix_recommender(GraphFilterRecommender(random_state=0))
