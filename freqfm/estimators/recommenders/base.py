@@ -219,6 +219,30 @@ class BaseRecommender(
             )
         return X
 
+    def _validate_more(self, X):
+        """Return the interactions of ``partial_fit``; columns beyond the model's are new items."""
+        shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
+        grown = len(shape) == 2 and shape[1] > self.n_features_in_
+        if grown:
+            self._refuse_transposed(shape)
+        before = getattr(self, "feature_names_in_", None)
+        X = self._validate_history(X, reset=grown)
+        if grown:
+            self._check_names(before)
+        return X
+
+    def _check_names(self, before):
+        """Raise unless the names of columns begin with those that the model had before."""
+        names = getattr(self, "feature_names_in_", None)
+        if before is None or names is None or np.array_equal(names[: len(before)], before):
+            return
+        place = int(np.argmax(names[: len(before)] != before))
+        raise ValueError(
+            f"column {place} of X is {shown(names[place])}, but the model was trained with "
+            f"{shown(before[place])} there. Put the columns of the model first, in its order, and "
+            f"new items after them: X[[*model.feature_names_in_, *new_names]]."
+        )
+
     def _refuse_transposed(self, shape):
         """Raise if a matrix has the model's numbers of users and items in the other order."""
         n_users, n_items = self._history.n_users, self.n_features_in_

@@ -9,14 +9,12 @@ from numbers import Integral, Real
 from typing import ClassVar
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.matrix_input import refuse_table
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
-    as_array,
     canonical_csr,
     check_memory,
     count_threads,
@@ -317,30 +315,14 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
     def _validate_interactions(self, X, reset, partial=False):
         if not reset:
             self._check_trainable()
-        shape = X.shape if sparse.issparse(X) else as_array("X", X).shape
-        grown = partial and not reset and len(shape) == 2 and shape[1] > self.n_features_in_
-        if grown:
-            self._refuse_transposed(shape)
-        before = getattr(self, "feature_names_in_", None)
-        X = self._validate_history(X, reset=reset or grown)
-        if grown:
-            self._check_names(before)
+        if partial and not reset:
+            X = self._validate_more(X)
+        else:
+            X = self._validate_history(X, reset=reset)
         refuse_empty(X)
         if reset:
             warn_of_heavy_weights(X.data)
         return X
-
-    def _check_names(self, before):
-        """Raise unless the names of columns begin with those that the model had before."""
-        names = getattr(self, "feature_names_in_", None)
-        if before is None or names is None or np.array_equal(names[: len(before)], before):
-            return
-        place = int(np.argmax(names[: len(before)] != before))
-        raise ValueError(
-            f"column {place} of X is {shown(names[place])}, but the model was trained with "
-            f"{shown(before[place])} there. Put the columns of the model first, in its order, and "
-            f"new items after them: X[[*model.feature_names_in_, *new_names]]."
-        )
 
     def _hold_out(self, X, X_val):
         """Return the training interactions, and those for early stopping or None."""

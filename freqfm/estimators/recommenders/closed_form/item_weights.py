@@ -10,6 +10,7 @@ from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import canonical_csr
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
+from freqfm.estimators.recommenders.histories import pad_rows
 from freqfm.estimators.training import attempt
 
 
@@ -47,12 +48,43 @@ class ItemWeightsRecommender(BaseRecommender):
         with attempt(self):
             announce(self.verbose, "checking interactions")
             X = self._validate_history(X, reset=True)
-            refuse_empty(X)
-            self._remember(X)
-            weights = self._item_weights(X)
-            announce(self.verbose, "ordering the weights between items")
-            self.item_weights_ = with_one_index_type(canonical_csr(weights))
+            self._learn(X)
         return self
+
+    def partial_fit(self, X, y=None):
+        """Add interactions to the known ones, and compute the weights of all of them.
+
+        The weights are those of ``fit`` on the sum, in the same time.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_users, n_items)
+            New interactions. Rows beyond the users of the model are new users, columns beyond its
+            items new items. There may be fewer rows than users, but not fewer columns than items.
+        y : Ignored
+
+        Returns
+        -------
+        self : object
+        """
+        if not hasattr(self, "item_weights_"):
+            return self.fit(X)
+        self._validate_params()
+        with attempt(self):
+            announce(self.verbose, "checking interactions")
+            self._history.check_all(self._check_learned(), self.n_features_in_)
+            X = self._validate_more(X)
+            refuse_empty(X)
+            self._learn(self._history.plus(pad_rows(X, self._n_users), self._keeps_weights))
+        return self
+
+    def _learn(self, X):
+        """Compute the weights of a canonical matrix."""
+        refuse_empty(X)
+        self._remember(X)
+        weights = self._item_weights(X)
+        announce(self.verbose, "ordering the weights between items")
+        self.item_weights_ = with_one_index_type(canonical_csr(weights))
 
     @property
     def _n_features_out(self):
