@@ -191,6 +191,9 @@ class MFRecommender(OnCluster, mf.MFRecommender):
 
     Notes
     -----
+    A default fit takes about 59 CPU seconds for 590,733 interactions of 6,039 users with 3,628
+    items (MovieLens-1M), two workers together.
+
     Items are merged as tokens of :class:`freqfm.dask.FMClassifier` are, by how many of their
     interactions a shard has, but with other steps: the multiple starts at the square root of the
     number of shards, at which the changes of shards that have an item equally often add up, and is

@@ -13,6 +13,7 @@ from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
+from test_progress import estimators_of, says_usual_seconds
 
 import freqfm
 from freqfm.callbacks import Checkpoint, resume
@@ -113,6 +114,10 @@ def test_phases_of_a_fit_are_announced(client, data, histories, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["checking interactions", "bringing partitions to their workers"]
     assert lines[2].startswith("epoch ")
+
+
+def test_docstrings_say_the_usual_seconds():
+    assert {of.__name__ for of in estimators_of(fdask) if not says_usual_seconds(of)} == set()
 
 
 def test_bits_do_not_depend_on_workers(client, data, tmp_path):
