@@ -266,8 +266,9 @@ _NOTE = """{summary}
     Notes
     -----
     A default fit takes about 34 CPU seconds for the 57,722 rows of 10 features of Frappe, two
-    workers together, with :class:`FMClassifier`, and 24 with :class:`FMRegressor`. In each epoch
-    0.35 of them are for Dask's tasks; all else is as for :class:`freqfm.{name}`.
+    workers together, with :class:`freqfm.dask.FMClassifier`, and 24 with
+    :class:`freqfm.dask.FMRegressor`. In each epoch 0.35 of them are for Dask's tasks; all else is
+    as for :class:`freqfm.{name}`.
 
     Between two merges a row w of the model becomes w_m on shard m, which has seen the row's token
     n_m times. The merged row is w + sum f_m (w_m - w), where f_m is a multiple of sqrt(n_m / n),
