@@ -69,6 +69,11 @@ def each(names, cases):
     return decorate
 
 
+def penalties_of(model):
+    """Return the penalties of a fitted machine, as parameters."""
+    return {"alpha_linear": model.alpha_linear_, "alpha_factors": model.alpha_factors_}
+
+
 def assert_same_model(one, other):
     """Assert that two fitted models are bitwise the same."""
     for name, expected in fitted(other).items():

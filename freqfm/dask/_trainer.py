@@ -208,6 +208,9 @@ class ShardedMachine(Sharded):
         """Return all arrays that training changes."""
         return self.model._trained_arrays()
 
+    def gain_of_interactions(self):
+        """Return None: the rows are on the workers."""
+
     def _sent_trainers(self):
         rows = self._rows
         (model,) = self._cluster.send([self.model.to_local()])

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import operator
 import time
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -140,6 +141,8 @@ class Phase(NamedTuple):
     score_name: str | None = None  #: name of the validation score; None without validation
     #: Whether an epoch that fails is undone. If not, the caller discards what it has changed.
     restores: bool = True
+    #: Returns of the validation scores so far whether to stop, since another model is better.
+    gives_up: Callable | None = None
 
 
 class TrainingTask:
@@ -229,6 +232,8 @@ class EpochLoop:
     ----------
     epoch : int
         The number of epochs trained.
+    first_epoch : int
+        The number of epochs that the model had been trained before.
 
     Notes
     -----
@@ -240,7 +245,7 @@ class EpochLoop:
         self.estimator = estimator
         self.task = task
         self.phase = phase
-        self.epoch = self._first_epoch = len(estimator.loss_curve_)
+        self.epoch = self.first_epoch = len(estimator.loss_curve_)
         self._best = task.snapshot() if phase.score_name else None
         self._best_epoch = -1
         self._best_score = self._to_beat = -np.inf
@@ -256,7 +261,7 @@ class EpochLoop:
         """
         phase, n_before, started = self.phase, self.epoch, time.perf_counter()
         last = self.task.snapshot() if phase.restores else Snapshot([])
-        n_epochs = self._first_epoch + phase.n_epochs
+        n_epochs = self.first_epoch + phase.n_epochs
         verbose = self.estimator.verbose
         progress = (
             shown_progress(verbose, n_before, n_epochs) if verbose else contextlib.nullcontext()
@@ -291,15 +296,25 @@ class EpochLoop:
                 self._best.restore()
                 self.estimator.best_iter_ = self._best_epoch
             self.task.pull()
+        # Their memory is free while the caller keeps the loop.
+        self.task = self._best = None
 
     def is_over(self):
         """Return whether training is finished."""
+        phase = self.phase
         if self._has_used_all():
             return True
-        return self.phase.patience is not None and self._since_best >= self.phase.patience
+        if phase.gives_up is not None and phase.gives_up(self.estimator.validation_scores_):
+            return True
+        return phase.patience is not None and self._since_best >= phase.patience
 
     def _has_used_all(self):
-        return self.epoch >= self._first_epoch + self.phase.n_epochs
+        return self.epoch >= self.first_epoch + self.phase.n_epochs
+
+    def warn(self):
+        """Warn if the last epoch was still better, or the training loss has risen."""
+        self.warn_if_improving()
+        self.warn_if_rising()
 
     def warn_if_improving(self):
         """Warn if all epochs were used and the last one was still better, by ``tol``."""
@@ -321,7 +336,7 @@ class EpochLoop:
 
     def warn_if_rising(self):
         """Warn if the training loss, without a validation score to stop by, has risen."""
-        losses, estimator = self.estimator.loss_curve_[self._first_epoch :], self.estimator
+        losses, estimator = self.estimator.loss_curve_[self.first_epoch :], self.estimator
         if self.phase.score_name is not None or len(losses) == 0:
             return
         if losses[0] > 0 and losses[-1] > 2 * losses[0] + estimator.tol:
@@ -354,7 +369,7 @@ class EpochLoop:
     def progress(self):
         """Return the state from which another loop can continue, except the model."""
         return {
-            "first_epoch": self._first_epoch,
+            "first_epoch": self.first_epoch,
             "best_epoch": self._best_epoch,
             "best_score": self._best_score,
             "to_beat": self._to_beat,
@@ -371,22 +386,22 @@ class EpochLoop:
             Returned by :meth:`progress`.
         """
         numbers = (progress[name] for name in ("first_epoch", "best_epoch", "since_best"))
-        self._first_epoch, self._best_epoch, self._since_best = map(operator.index, numbers)
+        self.first_epoch, self._best_epoch, self._since_best = map(operator.index, numbers)
         self._best_score, self._to_beat = float(progress["best_score"]), float(progress["to_beat"])
-        if not 0 <= self._first_epoch <= self.epoch or not self._best_epoch <= self.epoch:
-            raise ValueError(f"epochs {self._first_epoch} and {self._best_epoch} of {self.epoch}")
+        if not 0 <= self.first_epoch <= self.epoch or not self._best_epoch <= self.epoch:
+            raise ValueError(f"epochs {self.first_epoch} and {self._best_epoch} of {self.epoch}")
         if self._best is not None:
             self._best.load(progress["best"])
 
     def _check_finite(self, loss):
         kept = f"The model of epoch {self.epoch} is kept."
-        if self.epoch == self._first_epoch:
+        if self.epoch == self.first_epoch:
             kept = "The estimator is as it was before the call."
         check_finite(self.estimator, self.task, loss, self.epoch, kept)
 
     def _report(self, seconds, seconds_per_epoch):
         """Return the last epoch's figures, and the time that training takes."""
-        left = seconds_per_epoch * (self._first_epoch + self.phase.n_epochs - self.epoch)
+        left = seconds_per_epoch * (self.first_epoch + self.phase.n_epochs - self.epoch)
         name, estimator = self.phase.score_name, self.estimator
         score = f"  validation {name} {estimator.validation_scores_[-1]:.5f}" if name else ""
         return (
@@ -527,11 +542,14 @@ class FitCallbacks:
             self._end(self._context)
 
     def _end(self, context):
+        attributes = {}
         with release_signals():
-            self._task.pull()
+            if self._task is not None:
+                self._task.pull()
+                attributes = self._task.attributes
             return context.call_on_fit_task_end(
                 estimator=self._estimator,
-                reconstruction_attributes=self._task.attributes,
+                reconstruction_attributes=attributes,
                 **self._data,
             )
 
@@ -619,6 +637,17 @@ def check_unchanged(model, parameter, same, before):
 
 
 def train(task, phase, trial, callbacks=None, number=0):
+    """Run a task's epochs in its threads, and warn if they are not enough, or the loss has risen.
+
+    Parameters
+    ----------
+    task, phase, trial, callbacks, number
+        See :func:`run_epochs`.
+    """
+    run_epochs(task, phase, trial, callbacks, number).warn()
+
+
+def run_epochs(task, phase, trial, callbacks=None, number=0):
     """Run a task's epochs in its threads.
 
     Parameters
@@ -630,6 +659,10 @@ def train(task, phase, trial, callbacks=None, number=0):
     callbacks : FitCallbacks, optional
     number : int, default=0
         Number of the phase, if a fit has several.
+
+    Returns
+    -------
+    loop : EpochLoop
     """
     if task.model.device == "auto" and number == 0:
         announce(task.model.verbose, f"device='auto': training on {task.device}")
@@ -638,8 +671,7 @@ def train(task, phase, trial, callbacks=None, number=0):
         if callbacks:
             callbacks.begin_phase(number, loop)
         loop.run(trial, callbacks)
-    loop.warn_if_improving()
-    loop.warn_if_rising()
+    return loop
 
 
 def refit(estimator, begin, callbacks, resumed, least=1):

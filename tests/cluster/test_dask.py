@@ -431,6 +431,20 @@ def test_warm_start_and_validation_set(client, rows, data):
     assert model.validation_scores_.max() == pytest.approx(-expected, rel=1e-6)
 
 
+def test_penalties_are_chosen_by_the_rows_of_all_shards(client, data):
+    params = {**SHORT, **TWO, "early_stopping": True, "verbose": 1}
+    model = fdask.FMClassifier(**params).fit(*data)
+    of_pairs = [
+        fdask.FMClassifier(alpha_linear=linear, alpha_factors=factors, **params).fit(*data)
+        for linear, factors in ((1, 5), (0.3, 25), (10, 25))
+    ]
+    best = max(of_pairs, key=lambda of_pair: of_pair.validation_scores_.max())
+    assert best is not of_pairs[0]
+    assert_same(model, best, [*ARRAYS, "validation_scores_"])
+    local = model.to_local()
+    assert (local.alpha_linear_, local.alpha_factors_) == (best.alpha_linear, best.alpha_factors)
+
+
 def test_losses_and_the_start_are_weighted_means_over_shards(client, rows, histories):
     # Without a step the loss is that of the start, whatever the batches.
     still = {**SHORT, "optimizer": SGD(1e-30), "max_iter": 1}

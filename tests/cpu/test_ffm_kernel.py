@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import each
+from helpers import each, penalties_of
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.ffm import ReferenceFFM, ffm_scores
 from reference.fm import visit_order
@@ -63,7 +63,7 @@ def reference_of(model, optimizer, X, weight, target):
         settings["counts"] = (X.toarray() != 0).T @ weight
     loss = "log_loss" if isinstance(model, FFMClassifier) else "squared_error"
     shares = 1 / np.maximum(model.token_counts_, 1e-9) if model.alpha_per == "token" else 1.0
-    alphas = model.alpha_linear, model.alpha_factors
+    alphas = model.alpha_linear_, model.alpha_factors_
     coef, base = np.zeros(X.shape[1]), model._loss.base_score(target, weight)
     args = base, coef, factors, loss, settings, alphas, shares
     return ReferenceFFM(*args, fields=model.fields_)
@@ -188,7 +188,7 @@ def test_one_field_is_a_plain_machine(clicks, optimizer):
     for cls, plain in ((FFMClassifier, FMClassifier), (FFMRegressor, FMRegressor)):
         rate = {"learning_rate": 0.1} if "sgd" in optimizer else {}
         model = estimator(cls, optimizer, fields=np.zeros(12, dtype=int), **rate).fit(X, y)
-        params = model.get_params()
+        params = model.get_params() | penalties_of(model)
         del params["fields"]
         plain = plain(**params).fit(X, y)
         assert_allclose(model.factors_[:, 0], plain.factors_, rtol=1e-4, atol=1e-6)

@@ -49,9 +49,8 @@ def estimator(cls, optimizer, **params):
     )
 
 
-def reference_of(model, optimizer, X, weight, **params):
+def reference_of(model, optimizer, X, weight):
     """The reference in the state from which ``model`` started."""
-    start = model.__class__(**{**model.get_params(deep=False), "max_iter": 1, **params})
     generator = np.random.default_rng(model._seed)
     factors = np.float32(model.init_scale) * generator.standard_normal(
         (X.shape[1], model.n_components), dtype=np.float32
@@ -61,7 +60,7 @@ def reference_of(model, optimizer, X, weight, **params):
         settings["counts"] = (X.toarray() != 0).T @ weight
     loss = "log_loss" if isinstance(model, FMClassifier) else "squared_error"
     shares = 1 / np.maximum(model.token_counts_, 1e-9) if model.alpha_per == "token" else 1.0
-    alphas = start.alpha_linear, start.alpha_factors
+    alphas = model.alpha_linear_, model.alpha_factors_
     return ReferenceFM(0.0, np.zeros(X.shape[1]), factors, loss, settings, alphas, shares)
 
 

@@ -134,6 +134,7 @@ _OF_ROWS = [
     "holding out 10 folds in turn of 400 rows",
     "preparing rows to train on",
 ]
+_OF_PENALTIES = *2 * ("trying alpha_linear=", "epoch"), "chosen by validation: alpha_linear="
 _OF_ITEMS = "comparing items", "item"
 _LAST = "ordering the weights between items"
 
@@ -143,7 +144,7 @@ def phases_of_rows(cls):
     return (
         cls(**_SHORT, **({"fields": [0] * 30 + [1] * 20} if has_fields else {})),
         _ROWS,
-        [*_OF_ROWS, "epoch", "fitting all data", "epoch"],
+        [*_OF_ROWS, "epoch", *_OF_PENALTIES, "fitting all data", "epoch"],
     )
 
 
@@ -204,7 +205,9 @@ def test_every_phase_of_a_fit_is_announced(model, data, phases, capsys):
     assert capsys.readouterr().out == ""
     recommender.set_params(verbose=2)
     model.fit(*data)
-    lines = [of for of in capsys.readouterr().out.splitlines() if not of.startswith("compiling ")]
+    # Whether a kernel is compiled, and what validation has found, are no phases.
+    others = "compiling ", "validation rows are predicted as well without"
+    lines = [of for of in capsys.readouterr().out.splitlines() if not of.startswith(others)]
     # Epochs of one phase count as one, and so do items.
     kinds = [line.split()[0] if line.startswith(("epoch", "item")) else line for line in lines]
     kinds = [kind for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]]

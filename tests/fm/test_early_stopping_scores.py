@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import BOTH, assert_same_model, model_of
+from helpers import BOTH, assert_same_model, model_of, penalties_of
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, get_scorer, make_scorer, roc_auc_score
@@ -45,7 +45,7 @@ def test_every_machine_is_stopped_by_the_score_of_its_epochs(clicks, cls):
     assert model.best_iter_ == 1 + np.argmax(model.validation_scores_)
     for n_epochs in (1, 4):
         short = clone(model).set_params(max_iter=n_epochs, early_stopping=False)
-        short.set_params(scoring="loss").fit(X[:400], y[:400])
+        short.set_params(scoring="loss", **penalties_of(model)).fit(X[:400], y[:400])
         score = get_scorer(name)(short, X_val, y_val)
         assert_allclose(model.validation_scores_[n_epochs - 1], score, rtol=1e-12)
 
@@ -55,7 +55,8 @@ def test_folds_are_scored_by_their_own_models_and_all_rows_are_trained_on(clicks
     model = FMClassifier(scoring="roc_auc", verbose=1, **OPTIONS).fit(X, y)
     assert "validation roc_auc 0." in capsys.readouterr().out
     assert model.validation_scores_.shape == (4,) and (model.validation_scores_ > 0.5).all()
-    whole = FMClassifier(early_stopping=False, **OPTIONS | {"max_iter": model.best_iter_})
+    options = OPTIONS | {"max_iter": model.best_iter_} | penalties_of(model)
+    whole = FMClassifier(early_stopping=False, **options)
     assert_array_equal(model.factors_, whole.fit(X, y).factors_)
     by_callable = clone(model).set_params(
         verbose=0, scoring=make_scorer(roc_auc_score, response_method="decision_function")
@@ -83,7 +84,8 @@ def test_several_classes_labels_and_names_of_columns(clicks):
     given = {"X_val": frame[400:], "y_val": labels[400:]}
     for scoring in ("accuracy", "roc_auc_ovr", "f1_macro"):
         model = FMClassifier(scoring=scoring, **OPTIONS).fit(frame[:400], labels[:400], **given)
-        last = clone(model).set_params(early_stopping=False).fit(frame[:400], labels[:400])
+        last = clone(model).set_params(early_stopping=False, **penalties_of(model))
+        last.fit(frame[:400], labels[:400])
         expected = get_scorer(scoring)(last, frame[400:], labels[400:])
         assert model.validation_scores_[-1] == pytest.approx(expected, rel=1e-12)
 
@@ -95,7 +97,8 @@ def test_scores_are_weighted(clicks):
     for class_weight in (None, {0: 1.0, 1: 3.0}):
         model = FMClassifier(scoring="accuracy", class_weight=class_weight, **OPTIONS)
         model.fit(X[:400], y[:400], weight[:400], **given)
-        last = clone(model).set_params(early_stopping=False).fit(X[:400], y[:400], weight[:400])
+        last = clone(model).set_params(early_stopping=False, **penalties_of(model))
+        last.fit(X[:400], y[:400], weight[:400])
         of_class = np.where(y[400:] == 1, 3.0 if class_weight else 1.0, 1.0)
         found = accuracy_score(
             y[400:], last.predict(X[400:]), sample_weight=weight[400:] * of_class

@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import BOTH, FITTED, assert_same_model, classes_of, model_of, outputs
+from helpers import BOTH, FITTED, assert_same_model, classes_of, model_of, outputs, penalties_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn import config_context
@@ -144,7 +144,8 @@ def test_fewer_than_10_000_rows_are_cross_validated(n, held_out, monkeypatch):
     monkeypatch.setattr(
         FMRegressor, "_validation_score", lambda self, t, s, w: seen.append(len(w)) or 0.0
     )
-    FMRegressor(max_iter=1).fit(np.random.default_rng(0).random((n, 2)), np.arange(n) / n)
+    model = FMRegressor(max_iter=1, alpha_linear=1, alpha_factors=5)
+    model.fit(np.random.default_rng(0).random((n, 2)), np.arange(n) / n)
     assert seen == held_out
 
 
@@ -156,7 +157,7 @@ def test_scores_of_small_data_are_means_over_folds(cls, options, log):
     scores, losses = [], []
     folds = StratifiedKFold(5, shuffle=True, random_state=model._seed)
     for train, held_out in folds.split(X, y):
-        fold = cls(early_stopping=False, **options).fit(X[train], y[train])
+        fold = cls(early_stopping=False, **options, **penalties_of(model)).fit(X[train], y[train])
         scores.append(-log_loss(y[held_out], fold.predict_proba(X[held_out])))
         losses.append(fold.loss_curve_)
     assert_allclose(model.validation_scores_[-1], np.mean(scores), rtol=1e-6)
@@ -167,6 +168,7 @@ def test_patience_is_in_steps_where_epochs_are_short():
     X = np.random.default_rng(0).random((3000, 2))
     y = np.random.default_rng(1).random(3000)
     options = {"max_iter": 70, "tol": 10.0, "random_state": 0}
+    options |= {"alpha_linear": 1, "alpha_factors": 5}
     for batch_size, n_epochs in ((10_000, 51), (1000, 18), (100, 11)):
         assert FMRegressor(batch_size=batch_size, **options).fit(X, y).n_iter_ == n_epochs
     assert FMRegressor(n_iter_no_change=3, **options).fit(X, y).n_iter_ == 4
@@ -190,10 +192,12 @@ def test_targets_that_are_constant_where_held_out_still_stop_early():
 def test_a_refit_that_is_interrupted_leaves_the_best_epoch(log, monkeypatch):
     X, y = log
     options = {"max_iter": 8, "validation_fraction": 0.2, "random_state": 0}
+    options |= {"alpha_linear": 1, "alpha_factors": 5}
     expected = FMClassifier(warm_start=True, **options).fit(X, y)
     model = FMClassifier(verbose=1, **options)
-    # Three lines of what comes before, eight epochs, the line between, and two epochs of the refit.
-    monkeypatch.setattr("sys.stdout", _Interrupting(14))
+    # Three lines of what comes before, eight epochs, two lines between (interactions do not help),
+    # and two epochs of the refit.
+    monkeypatch.setattr("sys.stdout", _Interrupting(15))
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     monkeypatch.undo()
@@ -297,6 +301,7 @@ def test_given_validation_set_is_watched_and_not_trained_on(log, cls):
     model.fit(X[:2000], y[:2000], X_val=X[2000:], y_val=y[2000:])
     assert len(model.validation_scores_) == 5
     options = {"early_stopping": False, "max_iter": model.best_iter_, **fields}
+    options |= penalties_of(model)
     expected = model_of(cls, **options).fit(X[:2000], y[:2000])
     assert_array_equal(outputs(model, X)[0], outputs(expected, X)[0])
     if hasattr(model, "predict_proba"):
@@ -381,7 +386,8 @@ def test_early_stopping_needs_every_class_on_both_sides():
 
 def test_stops_when_the_loss_stops_falling(log):
     X, y = log
-    model = FMClassifier(tol=10.0, n_iter_no_change=3, random_state=0).fit(X, y)
+    given = {"alpha_linear": 1, "alpha_factors": 5}
+    model = FMClassifier(tol=10.0, n_iter_no_change=3, random_state=0, **given).fit(X, y)
     assert model.n_iter_ == 4
     assert FMClassifier(max_iter=7, n_iter_no_change=None).fit(X, y).n_iter_ == 7
 
@@ -392,9 +398,13 @@ def test_verbose(log, capsys):
     assert capsys.readouterr().out == ""
     FMClassifier(max_iter=2, early_stopping=True, verbose=1, random_state=0).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
+    # Two epochs with each of three pairs of penalties, and of the fit to all rows.
+    assert lines[-11] == "trying alpha_linear=0.3, alpha_factors=25"
+    assert lines[-5].startswith("chosen by validation: alpha_linear=")
+    assert lines[-4].endswith("the model is linear in effect")
     assert lines[-3] == "fitting all data for 2 epochs"
     for word in ("epoch   2/2", "loss 0.", "validation neg_log_loss -0.", "s left"):
-        assert word in lines[-4]
+        assert word in lines[-12]
     FMRegressor(max_iter=1, early_stopping=True, verbose=1).fit(X, y)
     assert "validation r2 " in capsys.readouterr().out
 

@@ -26,8 +26,7 @@ from freqfm._memory import aligned_zeros, as_aligned, check_room
 from freqfm.backends.cpu import team
 from freqfm.backends.cpu.fm import prepared
 from freqfm.datasets import make_interactions
-from freqfm.estimators import training
-from freqfm.estimators.fm import base
+from freqfm.estimators.fm import base, penalties
 from freqfm.estimators.recommenders import index, trained
 from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
 from freqfm.temperatures import AdapTau0, Snapshot, _adaptive
@@ -207,9 +206,10 @@ def test_partial_fit_keeps_no_copy_beside_the_model_before(model):
 
 
 @pytest.mark.parametrize(
-    "early_stopping, weighted", [(False, False), (False, True), (True, False), (True, True)]
+    "early_stopping, weighted, chosen",
+    [(a, b, False) for a in (False, True) for b in (False, True)] + [(True, True, True)],
 )
-def test_machines_use_the_documented_memory(early_stopping, weighted, monkeypatch):
+def test_machines_use_the_documented_memory(early_stopping, weighted, chosen, monkeypatch):
     for module in (validation, _rows):
         monkeypatch.setattr(module, "_ENTRIES", 1 << 10)
     n, n_tokens, length, batch_size = 40_000, 1_000, 10, 16
@@ -229,10 +229,12 @@ def test_machines_use_the_documented_memory(early_stopping, weighted, monkeypatc
         n_jobs=1,
         random_state=0,
     )
-    model.fit(X[:100], y[:100])
+    given = {} if chosen else {"alpha_linear": 1, "alpha_factors": 5}
+    model.set_params(**given).fit(X[:100], y[:100])
     per_row = (40 if early_stopping else 32) + (8 if weighted else 0)
     copies = 3 if early_stopping else 2
     said = 8 * X.nnz + per_row * n + copies * 4 * 3 * n_tokens + 16 * n_tokens
+    said += 4 * 3 * n_tokens if chosen else 0
     assert peak_of(lambda: model.fit(X, y, weight)) < said + 2.5e5
 
 
@@ -340,12 +342,14 @@ def test_packed_rows_are_not_kept(log, monkeypatch):
             begun.append(weakref.ref(rows.target))
             return super()._begin(rows, optimizer, reset)
 
-    def train(*args):
+    def train_task(*args):
         kept.append(begun[-1]() is not None)
-        return training.train(*args)
+        return penalties.train_task(*args)
 
-    monkeypatch.setattr(base, "train", train)
-    for options in ({"early_stopping": False}, {"warm_start": True}):
+    monkeypatch.setattr(base, "train_task", train_task)
+    # Other penalties are tried on the same rows.
+    given = {"alpha_linear": 1, "alpha_factors": 5}
+    for options in ({"early_stopping": False}, {"warm_start": True, **given}):
         Watched(max_iter=1, **options).fit(*log)
     assert kept == [False, False]
 

@@ -37,12 +37,19 @@ from freqfm._input.validation import (
     warn_of_large_values,
     widen,
 )
+from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
 from freqfm._warnings import warn_user
 from freqfm.backends.base import FMWeights
 from freqfm.estimators.fm.explanations.base import ExplanationMixin
 from freqfm.estimators.fm.parts import ModelPart, WholeModel
+from freqfm.estimators.fm.penalties import (
+    choose_penalties,
+    penalties_to_try,
+    set_penalties,
+    train_task,
+)
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
@@ -103,8 +110,8 @@ class BaseFM(
         "learning_rate": [*POSITIVE, None],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "alpha_linear": NON_NEGATIVE,
-        "alpha_factors": NON_NEGATIVE,
+        "alpha_linear": [*NON_NEGATIVE, StrOptions({"auto"})],
+        "alpha_factors": [*NON_NEGATIVE, StrOptions({"auto"})],
         "alpha_per": [StrOptions({"token", "row"})],
         "init": "no_validation",
         "init_scale": [*NON_NEGATIVE, None],
@@ -132,8 +139,8 @@ class BaseFM(
     learning_rate: float | None = None
     max_iter: int = 100
     batch_size: int = 1024
-    alpha_linear: float = 1.0
-    alpha_factors: float = 5.0
+    alpha_linear: float | str = "auto"
+    alpha_factors: float | str = "auto"
     alpha_per: str = "token"
     init: str | Initializer = "normal"
     init_scale: float | None = None
@@ -186,6 +193,8 @@ class BaseFM(
     #: Names of the arrays that are trained, and the class that trains them.
     _weight_names: ClassVar[tuple]
     _trainer = FMTrainer
+    #: What "auto" is for ``alpha_linear`` and ``alpha_factors`` if no others are tried.
+    _usual_penalties: ClassVar = (1.0, 5.0)
     #: A remedy if training diverges, besides a smaller learning rate.
     _divergence_hint = "scale the features (and a regression target) to about 1"
 
@@ -308,6 +317,8 @@ class BaseFM(
             # The state of an interrupted fit, from a checkpoint; this call finishes it.
             unfinished = self.__dict__.pop("_unfinished", None)
             reset = unfinished is None and not (self.warm_start and hasattr(self, "coef_"))
+            if unfinished is None:
+                set_penalties(self, reset)
             given = y, sample_weight, X_val, y_val, sample_weight_val
             fit = self._fit_stream if is_stream(X) else self._fit_rows
             fit(X, given, trial, unfinished, reset)
@@ -333,12 +344,17 @@ class BaseFM(
             phase = self._phase(folds[0].n_trained, validates)
             announce(self.verbose, "preparing rows to train on")
             task = None if in_refit else self._begin_folds(folds, optimizer, reset)
+            others = [] if in_refit else penalties_to_try(self, folds[0])
         # The task has copied the rows that it trains on.
         all_rows = rows if refits else None
-        del rows, validated, folds
+        folds = folds if others else None
+        del rows, validated
         if not in_refit:
-            train(task, phase, trial, callbacks)
-        del task
+            trained = train_task(task, phase, trial, callbacks)
+            callbacks.end_phase()
+            del task
+            choose_penalties(self, trained, others, folds, optimizer)
+        del folds
         if refits:
             refit(self, lambda new: self._begin(all_rows, optimizer, new), callbacks, in_refit)
         callbacks.end_fit()
@@ -400,6 +416,7 @@ class BaseFM(
         reset = not hasattr(self, "coef_")
         with attempt(self) as trial:
             self.__dict__.pop("_unfinished", None)
+            set_penalties(self, reset)
             with release_signals():
                 if n_features is not None:
                     X = with_fields_of(X, widen("X", X, n_features))
@@ -694,6 +711,10 @@ class BaseFM(
         self._check_has_state()
         check_progress(learned)
         check_steps(learned, "_n_steps", learned.get("_n_steps"))
+        for name in ("alpha_linear_", "alpha_factors_"):
+            penalty = learned.get(name)
+            valid = isinstance(penalty, Real) and penalty >= 0
+            learned.require(valid, name, f"is {shown(penalty)}, not a penalty")
         learned.array("token_counts_", (self.n_features_in_,))
         learned.array("_target_sums", (len(self.intercept_), 3))
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)

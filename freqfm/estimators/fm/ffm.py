@@ -43,11 +43,14 @@ class FFMClassifier(ClassTargets, FieldAwareFactors):
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
-    alpha_linear : float, default=1.0
-        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=2.0
+    alpha_linear : float or "auto", default="auto"
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses. "auto" is chosen
+        with ``alpha_factors`` by the score of the validation rows of early stopping, see
+        :doc:`/user_guide`: 1 and 2, 0.3 and 25, or 10 and 25. It is 1 without validation rows,
+        on streams, with more than 100,000 rows, and with ``alpha_per="row"``.
+    alpha_factors : float or "auto", default="auto"
         Penalty ``alpha_factors / 2 * |v_{i,f}|^2``, added likewise, in equal shares for each row
-        that holds feature i and another one of field f.
+        that holds feature i and another one of field f. "auto" is chosen likewise, or 2.
     alpha_per : {"token", "row"}, default="token"
         Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
         of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
@@ -121,6 +124,8 @@ class FFMClassifier(ClassTargets, FieldAwareFactors):
         ``partial_fit`` get the next numbers.
     classes_ : ndarray of shape (n_classes,)
         The class labels.
+    alpha_linear_, alpha_factors_ : float
+        The penalties of the model: those given, or what "auto" has become.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -236,11 +241,14 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
-    alpha_linear : float, default=1.0
-        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=2.0
+    alpha_linear : float or "auto", default="auto"
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses. "auto" is chosen
+        with ``alpha_factors`` by the score of the validation rows of early stopping, see
+        :doc:`/user_guide`: 1 and 2, 10 and 25, or 100 and 300. It is 1 without validation rows,
+        on streams, with more than 100,000 rows, and with ``alpha_per="row"``.
+    alpha_factors : float or "auto", default="auto"
         Penalty ``alpha_factors / 2 * |v_{i,f}|^2``, added likewise, in equal shares for each row
-        that holds feature i and another one of field f.
+        that holds feature i and another one of field f. "auto" is chosen likewise, or 2.
     alpha_per : {"token", "row"}, default="token"
         Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
         of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
@@ -308,6 +316,8 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
     fields_ : ndarray of shape (n_features,)
         The field of each column, numbered from 0 in sorted order; fields that are new to
         ``partial_fit`` get the next numbers.
+    alpha_linear_, alpha_factors_ : float
+        The penalties of the model: those given, or what "auto" has become.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -48,10 +48,13 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
-    alpha_linear : float, default=1.0
-        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=5.0
-        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
+    alpha_linear : float or "auto", default="auto"
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses. "auto" is chosen
+        with ``alpha_factors`` by the score of the validation rows of early stopping, see
+        :doc:`/user_guide`: 1 and 5, 0.3 and 25, or 10 and 25. It is 1 without validation rows,
+        on streams, with more than 100,000 rows, and with ``alpha_per="row"``.
+    alpha_factors : float or "auto", default="auto"
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise. "auto" is chosen likewise, or 5.
     alpha_fields : float, default=100.0
         Penalty ``alpha_fields / 2 * (r - 1)^2`` of each weight r of a pair of fields, added
         likewise; it counts once, or with ``alpha_per="row"`` once for each row.
@@ -129,6 +132,8 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
         ``partial_fit`` get the next numbers.
     classes_ : ndarray of shape (n_classes,)
         The class labels.
+    alpha_linear_, alpha_factors_ : float
+        The penalties of the model: those given, or what "auto" has become.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -248,10 +253,13 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
-    alpha_linear : float, default=1.0
-        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=5.0
-        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
+    alpha_linear : float or "auto", default="auto"
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses. "auto" is chosen
+        with ``alpha_factors`` by the score of the validation rows of early stopping, see
+        :doc:`/user_guide`: 1 and 5, 10 and 25, or 100 and 300. It is 1 without validation rows,
+        on streams, with more than 100,000 rows, and with ``alpha_per="row"``.
+    alpha_factors : float or "auto", default="auto"
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise. "auto" is chosen likewise, or 5.
     alpha_fields : float, default=100.0
         Penalty ``alpha_fields / 2 * (r - 1)^2`` of each weight r of a pair of fields, added
         likewise; it counts once, or with ``alpha_per="row"`` once for each row.
@@ -323,6 +331,8 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
     fields_ : ndarray of shape (n_features,)
         The field of each column, numbered from 0 in sorted order; fields that are new to
         ``partial_fit`` get the next numbers.
+    alpha_linear_, alpha_factors_ : float
+        The penalties of the model: those given, or what "auto" has become.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

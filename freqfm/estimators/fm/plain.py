@@ -36,10 +36,13 @@ class FMClassifier(ClassTargets, PlainFactors):
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
-    alpha_linear : float, default=1.0
-        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=5.0
-        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
+    alpha_linear : float or "auto", default="auto"
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses. "auto" is chosen
+        with ``alpha_factors`` by the score of the validation rows of early stopping, see
+        :doc:`/user_guide`: 1 and 5, 0.3 and 25, or 10 and 25. It is 1 without validation rows,
+        on streams, with more than 100,000 rows, and with ``alpha_per="row"``.
+    alpha_factors : float or "auto", default="auto"
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise. "auto" is chosen likewise, or 5.
     alpha_per : {"token", "row"}, default="token"
         Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
         of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
@@ -110,6 +113,8 @@ class FMClassifier(ClassTargets, PlainFactors):
         v_i, float32, one row per feature.
     classes_ : ndarray of shape (n_classes,)
         The class labels.
+    alpha_linear_, alpha_factors_ : float
+        The penalties of the model: those given, or what "auto" has become.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -156,7 +161,8 @@ class FMClassifier(ClassTargets, PlainFactors):
     class, or 10 with early stopping; 12 bytes per feature; 4 d + 40 bytes per row of a batch and 12
     per entry of it, and for each thread 20 and 60 more. Before that, drawing the validation part
     takes about 100 bytes per row. An ``X`` that is not float32 CSR with 32-bit indices is copied.
-    With callbacks, the rows left for training by early stopping are copied too.
+    With callbacks, the rows left for training by early stopping are copied too. A choice of
+    penalties, with 100,000 rows or fewer, keeps another copy of the model.
 
     How the defaults were chosen: :doc:`reference results </results_fm>`.
 
@@ -213,10 +219,13 @@ class FMRegressor(RealTargets, PlainFactors):
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
-    alpha_linear : float, default=1.0
-        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=5.0
-        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
+    alpha_linear : float or "auto", default="auto"
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses. "auto" is chosen
+        with ``alpha_factors`` by the score of the validation rows of early stopping, see
+        :doc:`/user_guide`: 1 and 5, 10 and 25, or 100 and 300. It is 1 without validation rows,
+        on streams, with more than 100,000 rows, and with ``alpha_per="row"``.
+    alpha_factors : float or "auto", default="auto"
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise. "auto" is chosen likewise, or 5.
     alpha_per : {"token", "row"}, default="token"
         Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
         of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
@@ -281,6 +290,8 @@ class FMRegressor(RealTargets, PlainFactors):
         w_i, float32.
     factors_ : ndarray of shape (n_features, n_components)
         v_i, float32, one row per feature.
+    alpha_linear_, alpha_factors_ : float
+        The penalties of the model: those given, or what "auto" has become.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -326,7 +337,8 @@ class FMRegressor(RealTargets, PlainFactors):
     with early stopping; 8 more per row with weights; 12 bytes per feature; 4 d + 40 bytes per row
     of a batch and 12 per entry of it, and for each thread 20 and 60 more. An ``X`` that is not
     float32 CSR with 32-bit indices is copied. With callbacks, the rows left for training by early
-    stopping are copied too.
+    stopping are copied too. A choice of penalties, with 100,000 rows or fewer, keeps another copy
+    of the model.
 
     How the defaults were chosen: :doc:`reference results </results_fm>`.
 

@@ -62,10 +62,13 @@ class RaFMClassifier(ClassTargets, RankedFactors):
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
-    alpha_linear : float, default=1.0
-        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=5.0
-        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
+    alpha_linear : float or "auto", default="auto"
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses. "auto" is chosen
+        with ``alpha_factors`` by the score of the validation rows of early stopping, see
+        :doc:`/user_guide`: 1 and 5, 0.3 and 25, or 10 and 25. It is 1 without validation rows,
+        on streams, with more than 100,000 rows, and with ``alpha_per="row"``.
+    alpha_factors : float or "auto", default="auto"
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise. "auto" is chosen likewise, or 5.
     alpha_per : {"token", "row"}, default="token"
         Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
         of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
@@ -144,6 +147,8 @@ class RaFMClassifier(ClassTargets, RankedFactors):
         Number of factors and linear weights, over all classes.
     classes_ : ndarray of shape (n_classes,)
         The class labels.
+    alpha_linear_, alpha_factors_ : float
+        The penalties of the model: those given, or what "auto" has become.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -269,10 +274,13 @@ class RaFMRegressor(RealTargets, RankedFactors):
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
-    alpha_linear : float, default=1.0
-        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses.
-    alpha_factors : float, default=5.0
-        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise.
+    alpha_linear : float or "auto", default="auto"
+        Penalty ``alpha_linear / 2 * w_i^2``, added to the sum of the rows' losses. "auto" is chosen
+        with ``alpha_factors`` by the score of the validation rows of early stopping, see
+        :doc:`/user_guide`: 1 and 5, 10 and 25, or 100 and 300. It is 1 without validation rows,
+        on streams, with more than 100,000 rows, and with ``alpha_per="row"``.
+    alpha_factors : float or "auto", default="auto"
+        Penalty ``alpha_factors / 2 * |v_i|^2``, added likewise. "auto" is chosen likewise, or 5.
     alpha_per : {"token", "row"}, default="token"
         Whether the penalty on a token counts once, as in scikit-learn's linear models (like 1 / C
         of ``LogisticRegression`` and ``alpha`` of ``Ridge``), or once for each row that holds the
@@ -346,6 +354,8 @@ class RaFMRegressor(RealTargets, RankedFactors):
         The ranks.
     n_parameters_ : int
         Number of factors and linear weights.
+    alpha_linear_, alpha_factors_ : float
+        The penalties of the model: those given, or what "auto" has become.
     n_features_in_ : int
         Number of features seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

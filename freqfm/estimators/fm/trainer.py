@@ -110,6 +110,9 @@ class FMFit(NamedTuple):
 class ModelTask(TrainingTask):
     """Base class of the tasks that train factorization machines, see ``TrainingTask``."""
 
+    def gain_of_interactions(self):
+        """Return how much better the validation score is than without them; None if unknown."""
+
     @property
     def divergence_hint(self):
         """A remedy if training diverges, besides a smaller learning rate."""
@@ -179,6 +182,7 @@ class FMTrainer(ModelTask):
             if model.scoring != "loss":
                 self._for_scorer = X, rows.held_out_y, weight
             self._held_out = self._backend.fm_rows(X), target, weight
+            self._validation_rows = X
 
     def _objective(self, rows, mean_weight):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
@@ -188,8 +192,8 @@ class FMTrainer(ModelTask):
             np.divide(1.0, counts, out=shares, casting="same_kind")
         return FMObjective(
             loss_code=self._fit.loss.code,
-            alpha_linear=float(model.alpha_linear),
-            alpha_factors=float(model.alpha_factors),
+            alpha_linear=model.alpha_linear_,
+            alpha_factors=model.alpha_factors_,
             fit_intercept=bool(model.fit_intercept),
             fit_linear=bool(model.fit_linear),
             mean_weight=mean_weight,
@@ -216,6 +220,18 @@ class FMTrainer(ModelTask):
         scores = self._trainer.scores(X)
         rows = "X_val, or the part of X that early stopping sets aside,"
         return checked_score(rows, self._fit.score, target, scores, weight)
+
+    def gain_of_interactions(self):
+        """Return how much the score of validation rows exceeds that of linear weights alone."""
+        if self._held_out is None:
+            return None
+        (_, target, weight), X, model = self._held_out, self._validation_rows, self.model
+        coef = model.coef_.reshape(len(model.intercept_), -1)
+        linear = model.intercept_[:, np.newaxis] + (X @ coef.T).T
+        of_all, of_linear = (
+            self._fit.score(target, s, weight) for s in (model._score_rows(X), linear)
+        )
+        return of_all - of_linear
 
 
 def checked_score(rows, score, target, scores, weight):
@@ -291,6 +307,11 @@ class FoldsTrainer(ModelTask):
     def validation_score(self):
         """Return the mean of the models' scores on the rows held out from each."""
         return float(np.mean([trainer.validation_score() for trainer in self._trainers]))
+
+    def gain_of_interactions(self):
+        """Return the mean over the folds; None if unknown."""
+        gains = [trainer.gain_of_interactions() for trainer in self._trainers]
+        return None if None in gains else np.mean(gains)
 
     def pull(self):
         """Bring the arrays of all models up to date."""

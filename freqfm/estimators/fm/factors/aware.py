@@ -26,9 +26,9 @@ class FieldAwareFactors(FactorsByField):
     """A vector of ``n_components`` numbers for each feature and field."""
 
     _factor_states = (*FACTOR_STATES, "per_vector")
+    _usual_penalties = 1.0, 2.0
 
     n_components: int = field(default=4, kw_only=False)
-    alpha_factors: float = 2.0
 
     @property
     def _n_fields(self):
