@@ -31,6 +31,8 @@ class Backbone(Component):
     # Their changes are added to the tables at its end, and ``forward`` computes them again;
     # ``backward`` is not called. Tables are "user_factors" and "item_factors", as long as vectors.
     _changes_by_epoch = False
+    # Whether rows of X are queries, users in a context, rather than users; see ``Context``.
+    _has_context = False
     # Whether tables hardly learn from steps in proportion to their gradients, as with SGD.
     _needs_adaptive_steps = False
     #: The largest default batch size, in positives; None for that of the loss.

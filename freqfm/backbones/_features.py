@@ -102,6 +102,10 @@ class Features(Backbone):
                 "backbone=Features(user_features=..., item_features=...), with a row for each user "
                 "or item, or give them to InteractionRecommender by id."
             )
+        return self._bind(X)
+
+    def _bind(self, X):
+        """Return a copy with the features of both sides in the form that training reads."""
         bound = copy.copy(self)
         counts = np.diff(X.indptr), count_columns(X)
         bound._sides = dict(zip(_SIDES, map(self._bind_side, _SIDES, counts), strict=True))
@@ -119,8 +123,8 @@ class Features(Backbone):
         features = _matrix(name, given)
         if features.shape[0] != len(counts):
             raise ValueError(
-                f"{name} of Features has {features.shape[0]} rows, but X has {len(counts)} {side}s;"
-                f" give a row for each, set_params(backbone__{name}=...)."
+                f"{name} of {type(self).__name__} has {features.shape[0]} rows, but X has "
+                f"{len(counts)} {side}s; give a row for each, set_params(backbone__{name}=...)."
             )
         own = np.zeros(len(counts), dtype=np.float32)
         if self.identity:
@@ -228,15 +232,20 @@ class Features(Backbone):
         part = found.part(np.arange(len(own)))
         return part.sums(None, tables[name]), found.n_features > 0
 
+    def _wanted_tables(self):
+        """Return the names of the tables that ``start`` makes."""
+        wanted = {f"{name}_factors" for name in _SIDES if self._has_identity(name)}
+        with_features = (name for name in _SIDES if self._sides[name].features is not None)
+        return wanted | {f"{name}_features" for name in with_features}
+
     def _check_tables(self, tables):
         """Raise unless tables are those that ``start`` makes."""
-        wanted = {f"{name}_factors" for name in _SIDES if self._has_identity(name)}
-        wanted |= {f"{name}_features" for name in _SIDES if self._sides[name].features is not None}
+        wanted = self._wanted_tables()
         if wanted != set(tables):
             raise ValueError(
-                f"the model was trained with the tables {', '.join(sorted(tables))}, but Features "
-                f"now has {', '.join(sorted(wanted))}: set identity and the features back, or call "
-                f"fit for a new model."
+                f"the model was trained with the tables {', '.join(sorted(tables))}, but "
+                f"{type(self).__name__} now has {', '.join(sorted(wanted))}: set identity and the "
+                f"features back, or call fit for a new model."
             )
         for name, side in self._sides.items():
             _check_columns(name, side.features, tables)
@@ -316,8 +325,8 @@ class _Part(NamedTuple):
         return np.bincount(self.features.indices, weights=of_entries, minlength=len(self.columns))
 
 
-def _matrix(name, features):
-    """Return features as a canonical matrix.
+def _matrix(name, features, owner="Features", row=None):
+    """Return features as a canonical matrix; ``owner`` has them, a row for each ``row``.
 
     Raises
     ------
@@ -336,9 +345,9 @@ def _matrix(name, features):
         )
     except (TypeError, ValueError) as error:
         raise type(error)(
-            f"{name} of Features must be a matrix of numbers, with a row for each {name[:4]}: "
-            f"{cut(error)} Encode categories, for instance with OneHotEncoder or DictVectorizer, "
-            f"or give a DataFrame to InteractionRecommender({name}=...)."
+            f"{name} of {owner} must be a matrix of numbers, with a row for each "
+            f"{row or name[:4]}: {cut(error)} Encode categories, for instance with OneHotEncoder "
+            f"or DictVectorizer, or use InteractionRecommender({name}=...)."
         ) from None
     return canonical_csr(features)
 

@@ -243,7 +243,10 @@ class RankingProblem(NamedTuple):
     constants: dict  #: the loss's numbers by name; the names depend on the family
     cosine: bool  #: whether a score is a cosine, or a dot product
     dropout: float  #: of users' vectors
-    known: tuple  #: (indptr, indices) of every user's items, sorted; never negatives
+    degrees: np.ndarray  #: (n_rows,), the positives of every user or of every query
+    #: (starts, ends, indices) of every user's items, sorted; never negatives. If rows of batches
+    #: are queries, starts and ends are written in place, for the queries of each batch.
+    known: tuple
     n_items: int
     width: int  #: of the vectors
     batch_size: int  #: positives

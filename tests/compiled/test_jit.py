@@ -42,7 +42,7 @@ from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm import ALSRecommender, EASERecommender, FastVAERecommender, MFRecommender
 from freqfm import Word2Vec
 from freqfm._numba.jit import KERNELS
-from freqfm.backbones import BACKBONES, Features, Linear
+from freqfm.backbones import BACKBONES, Context, Features, Linear
 from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
 from freqfm.backends.cpu.team import Team
@@ -150,7 +150,9 @@ def use_recommenders():
     ways += [{"temperature": t} for t in [0.1, *TEMPERATURES]]
     ways += [{"loss": loss} for loss in [*RANKING_LOSSES, Softmax(include_positive=True)]]
     ways += [{"loss": loss, "weight_decay": 0.1} for loss in RANKING_LOSSES]
-    backbones = [Features(item_features=X.T)] + [n for n in BACKBONES if n != "features"]
+    needing_data = "features", "context"
+    backbones = [Features(item_features=X.T), Context(context=X)]
+    backbones += [n for n in BACKBONES if n not in needing_data]
     ways += [{"backbone": backbone, "early_stopping": True} for backbone in backbones]
     ways += [{"backbone": backbone} for backbone in backbones]
     ways += [{"similarity": "dot"}, {"init": "prism"}, {"early_stopping": True}]

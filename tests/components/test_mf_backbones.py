@@ -182,7 +182,7 @@ def test_gradient_by_dense_layers(data, backbone, family):  # noqa: F811
         assert_allclose(found, gradient, atol=4e-5 * max(1, np.abs(gradient).max()), err_msg=name)
 
 
-OTHERS = [name for name in BACKBONES if name not in ("linear", "features")]
+OTHERS = [name for name in BACKBONES if name not in ("linear", "features", "context")]
 
 
 @pytest.mark.parametrize("loss", RANKING_LOSSES)

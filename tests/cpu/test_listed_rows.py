@@ -71,7 +71,8 @@ def test_known_items_of_long_histories(n):
     pairwise = Pairwise(
         cosine=False,
         dropout=0.0,
-        known_starts=np.array([0, 3, 3 + n, 5 + n]),
+        known_starts=np.array([0, 3, 3 + n]),
+        known_ends=np.array([3, 3 + n, 5 + n]),
         known_items=known,
         negatives=np.zeros((1, 1), dtype=np.int32),
         inverse_temperatures=np.ones((3, 2), dtype=np.float32),

@@ -516,6 +516,12 @@ class BaseRecommender(
             which are not recommended.
         """
         self._check_learned()
+        users, items = self._checked_pairs(users, items)
+        some_users, at = np.unique(users, return_inverse=True)
+        return self._score_pairs(users, items, self._user_vectors(some_users), at)
+
+    def _checked_pairs(self, users, items):
+        """Return users and items of pairs, if they are pairs of users and items of the model."""
         users = validate_ids("users", users, self._n_users)
         items = validate_ids("items", items, self.n_features_in_)
         if len(users) != len(items):
@@ -523,9 +529,12 @@ class BaseRecommender(
                 f"users and items are pairs, but there are {len(users)} users and {len(items)} "
                 f"items."
             )
-        some_users, at = np.unique(users, return_inverse=True)
+        return users, items
+
+    def _score_pairs(self, users, items, vectors, at):
+        """Return the scores of pairs; that of pair i has the user's vector ``vectors[at[i]]``."""
         index = self._item_index()
-        scores = index.scores(self._user_vectors(some_users), at, items)
+        scores = index.scores(vectors, at, items)
         cold = ~self._is_learned("users", users)
         scores[cold] = self._popularity(self.item_counts_[items[cold]])
         scores[~index.learned(items)] = -np.inf
@@ -623,14 +632,23 @@ class BaseRecommender(
 
     def _explain(self, user, item, X):
         """Split the score of an item into the contributions of the user's items, and a rest."""
+        query = self._query(user, X)
+        return self._explain_query(query, query.vectors, item)
+
+    def _query(self, user, X):
+        """Return the Queries of one user: known, or a row of X."""
         queries = self._queries(X, [user] if X is None else None)
         row = 0 if X is None else validate_id("user", user, len(queries.learned))
+        vectors, history, learned = queries
+        return Queries(vectors[[row]], take_rows(history, [row]), learned[[row]])
+
+    def _explain_query(self, query, own, item):
+        """Split a query's score; ``own``, (1, d), is the part of its vector due to the history."""
         item = validate_id("item", item, self.n_features_in_)
-        query, history = queries.vectors[[row]], take_rows(queries.history, [row])
-        index, contributions = self._item_index(), np.zeros(0)
-        if queries.learned[row]:
-            score = float(index.scores(query, np.array([0]), np.array([item]))[0])
-            contributions = self._contributions(query, history, item)
+        history, index, contributions = query.history, self._item_index(), np.zeros(0)
+        if query.learned[0]:
+            score = float(index.scores(query.vectors, np.array([0]), np.array([item]))[0])
+            contributions = self._contributions(own, history, item)
         else:
             score = float(self._popularity(self.item_counts_[item]))
         if not index.learned([item])[0]:

@@ -114,6 +114,29 @@ class InteractionHistory(NamedTuple):
         learned.indices("_history.indices", self.indices, n_items)
 
 
+def parted(X, users, known):
+    """Return the interactions of queries that a matrix of users holds, and those it does not.
+
+    Parameters
+    ----------
+    X : csr_array of shape (n_queries, n_items)
+        Canonical, as are the results.
+    users : ndarray of int of shape (n_queries,)
+    known : csr_array of shape (n_users, n_items)
+        Canonical.
+    """
+    n_items = X.shape[1]
+    of_users = np.repeat(np.arange(known.shape[0]), np.diff(known.indptr)) * n_items + known.indices
+    pairs = np.repeat(users, np.diff(X.indptr)) * n_items + X.indices
+    place = np.searchsorted(of_users, pairs).clip(max=len(of_users) - 1)
+    found = of_users[place] == pairs if len(of_users) else np.zeros(len(pairs), dtype=bool)
+    parts = []
+    for part in (found, ~found):
+        indptr = np.append(0, np.cumsum(part))[X.indptr]
+        parts.append(kernel_csr(X.data[part], X.indices[part], indptr, X.shape))
+    return parts
+
+
 def pad_rows(X, n_rows):
     """Return a canonical matrix with empty rows at the end, so that it has at least ``n_rows``."""
     missing = n_rows - X.shape[0]

@@ -8,6 +8,7 @@ from numbers import Real
 from typing import ClassVar
 
 import numpy as np
+from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,6 +28,7 @@ from freqfm._messages import shown
 from freqfm._warnings import warn_user
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward_all, occurrences
+from freqfm.backbones._context import mean_context, mean_vector
 from freqfm.backbones._derivatives import warn_of_wrong_gradients
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.fold_in import UserLoss, fold_in_rows
@@ -40,6 +42,7 @@ from freqfm.estimators.recommenders.mf_components import (
 )
 from freqfm.estimators.recommenders.mf_trainer import (
     BackboneTrainer,
+    ContextTrainer,
     EpochwiseTrainer,
     MFTrainer,
 )
@@ -359,14 +362,31 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
     # Training.
 
-    def _resolve_components(self, X, known):
-        return resolve_components(self, X.nnz, X.shape, max(X.nnz, self._n_known_interactions))
+    @property
+    def _given_backbone(self):
+        return resolve("backbone", self.backbone, Backbone, BACKBONES)
 
-    def _bound(self, components, known):
-        if components.backbone.is_linear:
+    def _users_of(self, X):
+        backbone = self._given_backbone
+        return backbone.read(X.shape[0]).users if backbone._has_context else None
+
+    def _by_user(self, X):
+        backbone = self._given_backbone
+        return backbone.by_user(X) if backbone._has_context else X
+
+    def _resolve_components(self, X, known):
+        shape = known.shape
+        return resolve_components(self, X.nnz, shape, max(X.nnz, self._n_known_interactions))
+
+    def _bound(self, components, X, known, adds=False):
+        backbone = components.backbone
+        if backbone.is_linear:
             return components
-        announce(self.verbose, f"preparing {type(components.backbone).__name__}")
-        backbone = components.backbone.bind(known, count_threads(self.n_jobs))
+        announce(self.verbose, f"preparing {type(backbone).__name__}")
+        if backbone._has_context:
+            backbone = backbone.with_totals(X, self._context_totals if adds else None)
+            self._context_totals = backbone.totals
+        backbone = backbone.bind(known, count_threads(self.n_jobs))
         return components._replace(backbone=backbone)
 
     def _check_epochs(self, components):
@@ -400,8 +420,11 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     def _start(self, X, components, reset):
         backbone = components.backbone
         if reset:
-            for name in ("user_margins_", "item_margins_", "backbone_tables_", "_described"):
+            stale = "user_margins_", "item_margins_", "backbone_tables_", "_described"
+            for name in stale:
                 self.__dict__.pop(name, None)
+            if not backbone._has_context:
+                self.__dict__.pop("_context_totals", None)
             self._loss_name = type(components.loss).__name__
             self._backbone_name = type(backbone).__name__
             if not backbone.is_linear:
@@ -569,6 +592,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         trainer = EpochwiseTrainer if backbone._changes_by_epoch else BackboneTrainer
         if backbone.is_linear:
             trainer = MFTrainer
+        elif backbone._has_context:
+            trainer = ContextTrainer
         return trainer(self, components, X, Known.of(known), score, n_threads)
 
     # Vectors.
@@ -589,8 +614,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         return self.item_factors_.shape[1] if self._rank_by_cosine else 0
 
     def _user_vectors(self, users):
-        vectors = self.user_factors_[users]
-        return unit_rows(vectors) if self._rank_by_cosine else vectors
+        return self._ranked(self.user_factors_[users])
 
     def _is_learned(self, axis, rows=slice(None)):
         learned = super()._is_learned(axis, rows)
@@ -613,6 +637,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         item_vectors=None,
         user_features=None,
         item_features=None,
+        context=None,
     ):
         """Recommend items to users.
 
@@ -648,6 +673,10 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             Features of items that are not in the model. They may be recommended too: the first one
             is item ``n_items``, the next ``n_items + 1``, and so on, in ``candidates`` and
             ``exclude`` as well.
+        context : {array-like, sparse matrix} of shape (n_users, n_context_features) or \
+                (1, n_context_features), default=None
+            The context of each user, or one for all, with the columns that
+            :class:`backbones.Context` had in ``fit``; None is the mean of all interactions.
 
         Returns
         -------
@@ -663,15 +692,18 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         ------
         ValueError
             If not exactly one of ``X``, ``users`` and ``user_features`` is given, indices are out
-            of range, or the model was not trained with features.
+            of range, or the model was not trained with features or context.
         """
         exclude_seen = check_flag("exclude_seen", exclude_seen)
         wanted = Wanted(n_recommendations, candidates, exclude, diversity, item_vectors)
         if user_features is None:
             queries = self._queries(X, users, exclude_seen)
+            if context is not None:
+                vectors = self._in_context(queries.vectors, context, users)
+                queries = queries._replace(vectors=self._ranked(vectors))
         elif X is None and users is None:
             self._check_learned()
-            vectors, known = self._vectors_by_features("user", user_features)
+            vectors, known = self._vectors_by_features("user", user_features, context)
             queries = Queries(vectors, self._no_histories(len(vectors)), known)
         else:
             raise ValueError("recommend takes one of X, users and user_features; two were given.")
@@ -685,12 +717,75 @@ class MFRecommender(FactorsMixin, GradientRecommender):
                 )
         return of_single(users, self._rank(queries, wanted, new_items))
 
-    def _vectors_by_features(self, side, features):
+    def _vectors_by_features(self, side, features, context=None):
         """Return vectors for rankings of users or items by their features, and which have any."""
-        backbone = resolve("backbone", self.backbone, Backbone, BACKBONES)
-        tables = getattr(self, "backbone_tables_", {})
+        backbone, tables = self._given_backbone, getattr(self, "backbone_tables_", {})
         vectors, known = backbone.vectors_of(tables, side, features)
-        return unit_rows(vectors) if self._rank_by_cosine else vectors, known
+        if side == "user" and backbone._has_context:
+            vectors = vectors + mean_vector(self._context_totals, tables)
+        if context is not None:
+            vectors = vectors + self._context_shift(context, len(vectors))
+        return self._ranked(vectors), known
+
+    # Users in a context.
+
+    def _ranked(self, vectors):
+        """Return vectors of users as rankings compare them."""
+        return unit_rows(vectors) if self._rank_by_cosine else vectors
+
+    def _context_shift(self, context, n_rows):
+        """Return what contexts add to vectors of users in the mean context."""
+        backbone = self._given_backbone
+        if not hasattr(self, "_context_totals"):
+            raise ValueError(
+                f"context= needs a model that was trained with it; backbone={shown(self.backbone)} "
+                f"has none: fit with backbone=Context(context=..., users=...)."
+            )
+        return backbone.shift_of(self.backbone_tables_, self._context_totals, context, n_rows)
+
+    def _in_context(self, vectors, context, users=None):
+        """Return vectors of users in contexts, as long as trained ones.
+
+        ``vectors`` are those for rankings of folded-in users, in the mean context; they are not
+        read if ``users`` are users seen in fit.
+        """
+        if users is not None:
+            vectors = self.user_factors_[np.atleast_1d(users)]
+        elif self._rank_by_cosine:
+            vectors = vectors * np.float32(self._typical_length())
+        return vectors + self._context_shift(context, len(vectors))
+
+    def _vectors_in_training(self, rows, X):
+        backbone = self._given_backbone
+        if not backbone._has_context:
+            return super()._vectors_in_training(rows, X)
+        queries = backbone.read(None)
+        context = take_rows(queries.context, rows)
+        return self._ranked(self._in_context(None, context, queries.users[rows]))
+
+    def predict_pairs(self, users, items, context=None):
+        """Return the scores of pairs of users and items.
+
+        Parameters
+        ----------
+        users, items : array-like of int of shape (n_pairs,)
+            Users seen in ``fit``, and items.
+        context : {array-like, sparse matrix} of shape (n_pairs, n_context_features) or \
+                (1, n_context_features), default=None
+            The context of each pair, or one for all; None is the mean, see ``recommend``.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_pairs,), float32
+            The scores that ``recommend`` ranks by: for users without history and features the
+            share of users that have the item. -inf for items without interactions and features,
+            which are not recommended.
+        """
+        if context is None:
+            return super().predict_pairs(users, items)
+        users, items = self._checked_pairs(users, items)
+        vectors = self._ranked(self._in_context(None, context, users))
+        return self._score_pairs(users, items, vectors, np.arange(len(users)))
 
     # Users by their histories.
 
@@ -758,7 +853,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             vectors *= np.float32(self._typical_length())
         return vectors
 
-    def explain(self, user, item, X=None):
+    def explain(self, user, item, X=None, *, context=None):
         """Return the contribution of each item of a user's history to a score.
 
         At the minimum of a user's loss the user's vector is a sum over the user's items, minus a
@@ -773,17 +868,37 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             The item whose score is explained.
         X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
             Histories of users to be folded in.
+        context : {array-like, sparse matrix} of shape (1, n_context_features), default=None
+            The user's context, for a model with the backbone ``Context``; None is the mean.
 
         Returns
         -------
         explanation : Bunch
             ``history``, the user's items in descending order of ``contributions``; ``rest``, the
-            part that is not due to single items; and ``score``, the sum of both.
+            part that is not due to single items; and ``score``, the sum of both. Of a model with
+            context also ``context_contributions``, of shape (n_context_features,), which are part
+            of that sum.
             As in ``predict_pairs``, the score of a user without history and features is the share
             of users that have the item, and that of an item without users is -inf; it is all
             rest.
         """
-        return self._explain(user, item, X)
+        if context is None and not hasattr(self, "_context_totals"):
+            return self._explain(user, item, X)
+        query, users = self._query(user, X), None if X is not None else [user]
+        if context is None:
+            context = mean_context(self._context_totals)
+        vectors = self._in_context(query.vectors, context, users)
+        by_feature = self._given_backbone.terms_of(self.backbone_tables_, context)
+        own = vectors - by_feature.sum(axis=0)
+        length = np.linalg.norm(vectors) if self._rank_by_cosine else 1.0
+        scale = np.float32(1 / length) if length > 0 else np.float32(0)
+        query = query._replace(vectors=scale * vectors)
+        found = self._explain_query(query, scale * own, item)
+        shares = np.zeros(len(by_feature))
+        if query.learned[0]:
+            shares = scale * (by_feature @ self._item_index().vectors([item])[0])
+        found.rest -= float(shares.sum())
+        return Bunch(**found, context_contributions=shares.astype(np.float64))
 
     def _contributions(self, query, history, item):
         """Return the contributions of a history's items to the score of an item."""

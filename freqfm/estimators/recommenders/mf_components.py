@@ -132,6 +132,11 @@ def resolve_components(model, n_pairs, shape, n_known):
     """
     loss = resolve("loss", model.loss, RankingLoss, RANKING_LOSSES)._for_data(*shape, n_known)
     backbone = resolve("backbone", model.backbone, Backbone, BACKBONES)
+    if backbone._has_context and getattr(loss, "margins", False):
+        raise ValueError(
+            f"loss={model.loss!r} learns margins of users, which queries of backbone=Context do "
+            f"not have; set margins=False, or choose another loss."
+        )
     cosine = _similarity(model, loss) == "cosine"
     temperature = _temperature(model, loss, cosine)
     initializer = _initializer(model)

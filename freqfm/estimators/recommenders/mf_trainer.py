@@ -4,7 +4,9 @@ import numpy as np
 
 from freqfm import backends
 from freqfm._input.rows import concatenated_ranges
+from freqfm._memory import as_aligned
 from freqfm.backbones._base import backward, forward, forward_all, occurrences
+from freqfm.backbones._context import QueryBatch
 from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, TrainedTable
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.histories import unit_rows
@@ -15,6 +17,9 @@ _MARGINS = ("user_margins", "item_margins")
 
 # Codes of samplers whose batches have lists of negatives that do not depend on the user.
 _LISTED = (codes.NEGATIVES_SHARED, codes.NEGATIVES_SEPARATE)
+
+# Queries whose vectors are computed at a time.
+_ROWS = 1 << 12
 
 # Purposes of random streams: the order of an epoch, and negatives. Kernels have a stream for each
 # row of an epoch, numbered from 0 on in int32.
@@ -73,7 +78,8 @@ class MFTrainer(RecommenderTrainer):
             constants=constants,
             cosine=bool(components.cosine),
             dropout=float(components.user_dropout),
-            known=(self._known.X.indptr, self._known.X.indices),
+            degrees=np.diff(self._known.X.indptr),
+            known=(self._known.X.indptr[:-1], self._known.X.indptr[1:], self._known.X.indices),
             n_items=self.X.shape[1],
             width=int(self.model.n_components),
             batch_size=self._batch_size,
@@ -121,7 +127,7 @@ class MFTrainer(RecommenderTrainer):
             negatives = self._negatives(epoch, first, last, generator)
             batches = first, last, self._proposal, negatives
             self._begin_batches(data, *batches)
-            part = trainer.train(*batches, self.inverse_temperatures, self.training.statistics)
+            part = trainer.train(*batches, *self._of_rows())
             self._end_batches(first, part[1])
             total += part[0]
             weight += part[1]
@@ -129,6 +135,10 @@ class MFTrainer(RecommenderTrainer):
         self._clip_margins()
         self.training.n_steps[:] += n_batches
         return total / weight
+
+    def _of_rows(self):
+        """Return the inverse temperatures and the statistics of rows' users, by their number."""
+        return self.inverse_temperatures, self.training.statistics
 
     def _begin_batches(self, data, first, last, proposal, negatives):
         """Prepare the vectors that some batches read."""
@@ -205,12 +215,16 @@ class MFTrainer(RecommenderTrainer):
         loss = self.components.loss
         if loss.k is None or (epoch % loss.refresh and not np.isnan(self._thresholds[0])):
             return
-        users, items = self._compared(*self.vectors)
         none = np.zeros(0, dtype=np.int32)
-        excluded = Exclusions(np.zeros(len(users) + 1, dtype=np.int64), none, none)
-        k = min(int(loss.k), len(items))
-        _, scores = backends.get().top_k(users, items, k, excluded, 0, self._n_threads)
-        self._thresholds[:] = scores[:, -1]
+        for rows, users, items in self._rows_to_rank():
+            excluded = Exclusions(np.zeros(len(users) + 1, dtype=np.int64), none, none)
+            k = min(int(loss.k), len(items))
+            _, scores = backends.get().top_k(users, items, k, excluded, 0, self._n_threads)
+            self._thresholds[rows] = scores[:, -1]
+
+    def _rows_to_rank(self):
+        """Yield rows of X, with their vectors and those of all items as the loss compares them."""
+        yield slice(None), *self._compared(*self.vectors)
 
     def extra(self):
         """Return the values that a checkpoint stores besides the estimator; see the base class."""
@@ -316,7 +330,9 @@ class BackboneTrainer(MFTrainer):
         self._tables = start[1]
         # The tables without margins, which are the estimator's.
         self._of_backbone = {n: of for n, of in self.tables.items() if n not in _MARGINS}
-        self._compares = self.vectors | self._margins
+        # What computes the vectors that the loss compares.
+        self._computed_by = components.backbone
+        self._compares = self._compared_arrays()
         self._gradients = {
             name: np.zeros(weights.shape, dtype=np.float32).reshape(len(weights), -1)
             for name, weights in self._compares.items()
@@ -325,6 +341,10 @@ class BackboneTrainer(MFTrainer):
             name: np.zeros(len(gradient), dtype=np.float32)
             for name, gradient in self._gradients.items()
         }
+
+    def _compared_arrays(self):
+        """Return the arrays that the kernels read, by the names of their tables."""
+        return self.vectors | self._margins
 
     def __enter__(self):
         super().__enter__()
@@ -369,9 +389,8 @@ class BackboneTrainer(MFTrainer):
 
     def _begin_batches(self, data, first, last, proposal, negatives):
         users, items = self._rows_of(data, first, negatives)
-        self._context = forward(
-            self.components.backbone, self._of_backbone, users, items, *self.vectors.values()
-        )
+        vectors = (self._compares[name] for name in self.vectors)
+        self._context = forward(self._computed_by, self._of_backbone, users, items, *vectors)
         self._rows = {name: users if name.startswith("user") else items for name in self._gradients}
         # Clear them: rows that the batch skips, such as known positives, are not written to.
         for name, rows in self._rows.items():
@@ -379,7 +398,7 @@ class BackboneTrainer(MFTrainer):
             self._counters[name][rows] = 0
 
     def _end_batches(self, first, weight):
-        backbone = self.components.backbone
+        backbone = self._computed_by
         found, counts = (
             {name: of[name][rows] for name, rows in self._rows.items()}
             for of in (self._gradients, self._counters)
@@ -429,3 +448,69 @@ class BackboneTrainer(MFTrainer):
     def weights(self):
         """Return the model's arrays, with the vectors that the backbone computes."""
         return [*super().weights(), *self.vectors.values()]
+
+
+class ContextTrainer(BackboneTrainer):
+    """Epochs whose rows are queries, users in a context; for parameters see ``RecommenderTrainer``.
+
+    ``X`` has a row for each query, ``known`` one for each user. Kernels number the queries of a
+    batch from 0 on, in arrays as long as a batch, which are written anew for each: vectors, and
+    what belongs to their users.
+    """
+
+    def _compared_arrays(self):
+        width = self.vectors["user_factors"].shape[1]
+        queries = as_aligned(np.zeros((self._n_rows, width), dtype=np.float32))
+        return self.vectors | {"user_factors": queries}
+
+    def _problem(self, constants):
+        problem = super()._problem(constants)
+        degrees = np.diff(self.X.indptr)
+        # The most positives of a batch, which ends with all of those of a query.
+        self._n_rows = min(self._batch_size + int(degrees.max()), self.X.nnz)
+        starts, ends = np.zeros((2, self._n_rows), dtype=self._known.X.indptr.dtype)
+        self._bounds = starts, ends
+        self._temperatures = np.ones((self._n_rows, 2), dtype=np.float32)
+        self._statistics = np.zeros((self._n_rows, 3))
+        self._thresholds_of_rows = np.full(self._n_rows, np.nan, dtype=np.float32)
+        if "thresholds" in constants:
+            constants = constants | {"thresholds": self._thresholds_of_rows}
+        return problem._replace(
+            degrees=degrees, known=(starts, ends, self._known.X.indices), constants=constants
+        )
+
+    def _of_rows(self):
+        return self._temperatures, self._statistics
+
+    def _shuffle(self, epoch):
+        data = super()._shuffle(epoch)
+        self._queries = data.row_users
+        lengths = np.diff(data.batch_starts)
+        numbers = concatenated_ranges(np.zeros(len(lengths), dtype=np.int64), lengths)
+        return data._replace(row_users=numbers.astype(np.int32))
+
+    def _begin_batches(self, data, first, last, proposal, negatives):
+        queries = self._queries[slice(*data.batch_starts[[first, last]])]
+        batch = self._computed_by = QueryBatch(self.components.backbone, queries)
+        self._owners, n, indptr = batch.owners, len(queries), self._known.X.indptr
+        starts, ends = self._bounds
+        starts[:n], ends[:n] = indptr[self._owners], indptr[self._owners + 1]
+        self._temperatures[:n] = self.inverse_temperatures[self._owners]
+        if self._thresholds is not None:
+            self._thresholds_of_rows[:n] = self._thresholds[queries]
+        super()._begin_batches(data, first, last, proposal, negatives)
+
+    def _end_batches(self, first, weight):
+        super()._end_batches(first, weight)
+        statistics = self._statistics[: len(self._owners)]
+        np.add.at(self.training.statistics, self._owners, statistics)
+        statistics[:] = 0
+
+    def _rows_to_rank(self):
+        (items,) = self._compared("item_factors")
+        no_items = np.zeros(0, dtype=np.int64)
+        for begin in range(0, self.X.shape[0], _ROWS):
+            rows = np.arange(begin, min(begin + _ROWS, self.X.shape[0]))
+            batch = QueryBatch(self.components.backbone, rows)
+            vectors, _, _ = batch.forward(self._of_backbone, rows, no_items)
+            yield rows, unit_rows(vectors) if self.components.cosine else vectors, items

@@ -26,7 +26,7 @@ from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
-from freqfm.estimators.recommenders.histories import pad_rows
+from freqfm.estimators.recommenders.histories import pad_rows, parted
 from freqfm.estimators.training import (
     CallbackSupportMixin,
     FitCallbacks,
@@ -93,6 +93,13 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
 
     # Hooks, in the order in which ``fit`` and ``partial_fit`` call them.
 
+    def _users_of(self, X):
+        """Return the user of each row of X, if rows are queries; None, the default, if users."""
+
+    def _by_user(self, X):
+        """Return the interactions of the rows of X by user."""
+        return X
+
     def _check_trainable(self):
         """Raise unless the model can be trained further: checks all histories and small arrays."""
         learned = self._check_learned()
@@ -109,14 +116,23 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
 
         Parameters
         ----------
-        X : csr_array of shape (n_users, n_items)
+        X : csr_array of shape (n_rows, n_items)
             The interactions of this call.
         known : csr_array of shape (n_users, n_items)
-            These and those of earlier calls.
+            These and those of earlier calls, by user.
         """
 
-    def _bound(self, components, known):
-        """Return the components of a model of these interactions."""
+    def _bound(self, components, X, known, adds=False):
+        """Return the components of a model of these interactions.
+
+        Parameters
+        ----------
+        components : NamedTuple
+        X, known : csr_array
+            As for ``_resolve_components``.
+        adds : bool, default=False
+            Whether the model keeps what it has learned from earlier calls.
+        """
         return components
 
     def _check_continues(self, X, components, partial):
@@ -146,8 +162,8 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
     def _check_epochs(self, components):
         """Warn of components that have no effect in as few epochs as a fit has."""
 
-    def _vectors_in_training(self, users, X):
-        """Return the vectors of users seen in fit, whose histories are the rows of ``X``."""
+    def _vectors_in_training(self, rows, X):
+        """Return the vectors of rows of fit's matrix, whose users have the histories ``X``."""
         return self._fold_in_rows(X)
 
     # Fitting.
@@ -191,21 +207,24 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             announce(self.verbose, "checking interactions")
             with release_signals():
                 X = self._validate_interactions(X, reset)
+                known = self._by_user(X)
                 if unfinished is None:
-                    self._count_known(X, reset)
-                components = self._resolve_components(X, X)
+                    self._count_known(known, reset)
+                components = self._resolve_components(X, known)
                 train_part, held_out = self._hold_out(X, X_val)
-                components = self._bound(components, train_part)
+                known_part = known if train_part is X else self._by_user(train_part)
+                components = self._bound(components, train_part, known_part)
                 if unfinished is not None:
                     self._check_states(components)
                 else:
                     if not reset:
-                        self._check_continues(X, components, partial=False)
+                        self._check_continues(known, components, partial=False)
                         self._check_states(components)
-                    self._start(train_part, components, reset)
+                    self._start(known_part, components, reset)
                 # Held-out interactions are known too, and must not be recommended.
-                self._remember(X)
-                self._keep_settings(components, train_part)
+                self._remember(known)
+                self._keep_settings(components, known_part)
+                del known, known_part
                 given = None if X_val is None else held_out
                 callbacks = self._callbacks(X, given, components.max_iter, unfinished)
                 if not in_refit:
@@ -256,16 +275,20 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             self.__dict__.pop("_unfinished", None)
             reset = not hasattr(self, "item_factors_")
             with release_signals():
-                X = known = self._validate_interactions(X, reset, partial=True)
-                self._count_known(X, reset)
+                X = self._validate_interactions(X, reset, partial=True)
+                new = known = self._by_user(X)
+                self._count_known(new, reset)
                 if not reset:
-                    X = pad_rows(X, self._n_users)
-                    known = self._history.plus(X, self._keeps_weights)
-                components = self._bound(self._resolve_components(X, known), known)
+                    new = pad_rows(new, self._n_users)
+                    known = self._history.plus(new, self._keeps_weights)
+                if self._users_of(X) is None:
+                    X = new
+                components = self._resolve_components(X, known)
+                components = self._bound(components, X, known, adds=not reset)
                 if not reset:
-                    self._check_continues(X, components, partial=True)
+                    self._check_continues(new, components, partial=True)
                     self._check_states(components)
-                self._start(X, components, reset)
+                self._start(new, components, reset)
                 self._remember(known)
                 self._keep_settings(components, known)
                 rows = X if reset else self._rows_to_train(X, known)
@@ -289,16 +312,17 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
 
     def _begin_refit(self, X, reset):
         """Return the task that trains on all interactions, with a new model if ``reset``."""
-        components = self._bound(self._resolve_components(X, X), X)
+        known = self._by_user(X)
+        components = self._bound(self._resolve_components(X, known), X, known)
         if reset:
-            self._start(X, components, reset)
-        self._keep_settings(components, X)
-        return self._make_trainer(components, X, X, None)
+            self._start(known, components, reset)
+        self._keep_settings(components, known)
+        return self._make_trainer(components, X, known, None)
 
     def _task(self, components, X, held_out):
         """Return the task for interactions and those held out, or None."""
         score = None if held_out is None else self._scorer(X, held_out)
-        return self._make_trainer(components, X, X, score)
+        return self._make_trainer(components, X, self._by_user(X), score)
 
     def _callbacks(self, X, X_val, n_epochs, unfinished):
         hashed = {"X": X, "X_val": X_val}
@@ -357,9 +381,14 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                 f"X_val has {X_val.shape[0]} rows, but X has {X.shape[0]}; give held-out "
                 f"interactions of the same users, in the same order."
             )
-        known_users = (np.diff(X.indptr) > 0).astype(np.float32)
-        new = X_val - X_val.multiply(X != 0)
-        held_out = canonical_csr(new.multiply(known_users[:, None]))
+        known, users = self._by_user(X), self._users_of(X)
+        has_others = np.diff(known.indptr) > 0
+        if users is None:
+            new = X_val - X_val.multiply(X != 0)
+        else:
+            _, new = parted(X_val, users, known)
+            has_others = has_others[users]
+        held_out = canonical_csr(new.multiply(has_others.astype(np.float32)[:, None]))
         if not held_out.nnz:
             raise ValueError(
                 "X_val holds no interaction of a user who has others in X; there is nothing to "
@@ -369,7 +398,9 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
 
     def _split(self, X):
         """Return the interactions to train on, and those held out."""
-        return split_interactions(X, self.validation_fraction, self._seed)
+        train, held_out = split_interactions(self._by_user(X), self.validation_fraction, self._seed)
+        users = self._users_of(X)
+        return (train, held_out) if users is None else parted(X, users, train)
 
     def _ranking_scorer(self):
         """Return the scorer that the parameter ``scoring`` names, or is; raise if it is not one."""
@@ -386,18 +417,20 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
 
         ``X`` holds the training histories.
         """
-        users = np.flatnonzero(np.diff(held_out.indptr))
-        if len(users) > _VALIDATION_USERS:
+        rows = np.flatnonzero(np.diff(held_out.indptr))
+        if len(rows) > _VALIDATION_USERS:
             generator = np.random.default_rng(self._seed)
-            users = np.sort(generator.choice(users, _VALIDATION_USERS, replace=False))
-        relevant, history = take_rows(held_out, users), take_rows(X, users)
+            rows = np.sort(generator.choice(rows, _VALIDATION_USERS, replace=False))
+        users = self._users_of(X)
+        users = rows if users is None else users[rows]
+        relevant, history = take_rows(held_out, rows), take_rows(self._by_user(X), users)
         scorer, n_threads = self._ranking_scorer(), count_threads(self.n_jobs)
 
         def score():
             if not isinstance(scorer, RankingScorer):
                 return score_by(scorer, self, history, relevant)
             ranked, _ = top_k(
-                self._vectors_in_training(users, history),
+                self._vectors_in_training(rows, history),
                 self.item_factors_,
                 scorer.k,
                 exclude=history,
@@ -437,8 +470,8 @@ class FactorsMixin:
     def _user_vectors(self, users):
         return self.user_factors_[users]
 
-    def _vectors_in_training(self, users, X):
-        return self._user_vectors(users)
+    def _vectors_in_training(self, rows, X):
+        return self._user_vectors(rows)
 
     def _embed(self, users):
         return self._user_vectors(users)

@@ -257,9 +257,9 @@ class RankingEpochs(base.RankingTrainer):
         problem, r = self.problem, batch.rows
         users, items = self._gather(batch)
         lists = self._lists_of(batch, lists)
-        starts, known_items = problem.known
+        starts, ends, known_items = problem.known
         known = [
-            np.isin(others, known_items[starts[u] : starts[u + 1]])
+            np.isin(others, known_items[starts[u] : ends[u]])
             for u, others in zip(batch.users[r], lists, strict=True)
         ]
         v = np.where(known, 0, (batch.weights / lists.shape[1])[:, None])

@@ -51,8 +51,9 @@ class Pairwise(NamedTuple):
     dropout: float
     n_items: int
     #: Every user's items, sorted, of which none may be a negative: ``known_items`` from
-    #: ``known_starts[u]`` to ``known_starts[u + 1]``.
+    #: ``known_starts[u]`` to ``known_ends[u]``.
     known_starts: np.ndarray
+    known_ends: np.ndarray
     known_items: np.ndarray
     #: (n_pairs of the call, N), int32: what each positive is compared with.
     negatives: np.ndarray
@@ -74,7 +75,7 @@ def _is_known(pairwise, u, item):
     """Return whether the user has the item."""
     known = pairwise.known_items
     begin = np.int64(pairwise.known_starts[u])
-    end = np.int64(pairwise.known_starts[u + np.uint64(1)])
+    end = np.int64(pairwise.known_ends[u])
     while end - begin > _COMPARED:
         middle = (begin + end) >> 1
         if known[middle] <= item:
@@ -120,7 +121,7 @@ def _prefetch_user(r, batch, pairwise, users):
     u = user_of(batch, r)
     prefetch_row(pairwise.inverse_temperatures, u)
     prefetch_row(users.table.weights, u)
-    for at in range(pairwise.known_starts[u], pairwise.known_starts[u + np.uint64(1)], LINE):
+    for at in range(pairwise.known_starts[u], pairwise.known_ends[u], LINE):
         prefetch_element(pairwise.known_items, at)
 
 

@@ -304,7 +304,7 @@ class SoftmaxFamily(Family):
 
     def _work_of_batch(self):
         problem, width = self.problem, _list_length(self.problem, self.n_pairs)
-        n_rows = self._n_rows(problem, np.diff(problem.known[0]))
+        n_rows = self._n_rows(problem, problem.degrees)
         draws = problem.n_negatives or 1
         if problem.negatives_code == NEGATIVES_SEPARATE:
             draws = n_rows * width

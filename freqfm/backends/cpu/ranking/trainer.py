@@ -38,11 +38,11 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
     """
 
     def __init__(self, problem, n_threads):
-        family, degrees = FAMILIES[problem.family], np.diff(problem.known[0])
+        family, degrees = FAMILIES[problem.family], problem.degrees
         n_threads = min(n_threads, family.most_threads(problem, degrees) or n_threads)
         super().__init__(problem.rule, n_threads, family.formulas_of(problem))
         self._problem = problem
-        n_pairs = len(problem.known[1])
+        n_pairs = int(degrees.sum())
         block = family.block_of(problem)
         longest = int(degrees.max()) if block is None else block
         n_pairs = min(problem.batch_size + longest, n_pairs)

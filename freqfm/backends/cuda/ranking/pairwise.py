@@ -32,7 +32,8 @@ from freqfm.formulas.search import first_above
 class Pairwise(NamedTuple):
     """The negatives of a call, and the items that cannot be negatives."""
 
-    known_starts: np.ndarray  #: (n_users + 1,), int32
+    known_starts: np.ndarray  #: (n_users,), int32
+    known_ends: np.ndarray  #: (n_users,), int32
     known_items: np.ndarray  #: int32, those of a user are sorted
     negatives: np.ndarray  #: (n_pairs of the call, N), int32
 
@@ -51,7 +52,7 @@ class PairwiseScratch(NamedTuple):
 @inlined
 def _is_known(pairwise, u, item):
     """Return whether the user has the item."""
-    begin, end = pairwise.known_starts[u], pairwise.known_starts[u + 1]
+    begin, end = pairwise.known_starts[u], pairwise.known_ends[u]
     after = first_above(pairwise.known_items, begin, end, item)
     return after > begin and pairwise.known_items[after - 1] == item
 

@@ -55,7 +55,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         _refuse(problem)
         super().__init__(device)
         self._problem = problem
-        degrees, n_known = np.diff(problem.known[0]), len(problem.known[1])
+        degrees, n_known = problem.degrees, int(problem.degrees.sum())
         family = FAMILIES[problem.family]
         self.block = family.block_of(problem)
         longest = int(degrees.max()) if self.block is None else self.block
@@ -173,9 +173,10 @@ def _refuse(problem):
     advice = "set device='cpu', or device='auto'."
     if problem.rule.step_code == codes.STEP_STORE:
         raise CPUOnlyError(f"backbones are trained on the CPU only; {advice}")
-    if len(problem.known[1]) > np.iinfo(np.int32).max:
+    n_known = int(problem.degrees.sum())
+    if n_known > np.iinfo(np.int32).max:
         raise CPUOnlyError(
-            f"X has {len(problem.known[1])} interactions; more than {np.iinfo(np.int32).max} are "
+            f"X has {n_known} interactions; more than {np.iinfo(np.int32).max} are "
             f"trained on the CPU only; {advice}"
         )
     if problem.family not in FAMILIES:

@@ -83,6 +83,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
             constants={"constant": 1.0},
             cosine=False,
             dropout=0.0,
+            degrees=np.zeros(0, dtype=np.int64),
             known=(),
             n_items=n_items,
             width=width,
