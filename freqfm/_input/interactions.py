@@ -135,7 +135,9 @@ class InteractionTable:
                 f"required: a column of users and a column of items."
             )
         self.check_is_table(wanted)
-        places = {role: self._given(role, key) for role, key in wanted.items() if not is_auto(key)}
+        places = {
+            role: self.place_of(role, key) for role, key in wanted.items() if not is_auto(key)
+        }
         for role, key in wanted.items():
             if is_auto(key):
                 places[role] = (self._usual_place if self.names is None else self._usual_name)(
@@ -150,7 +152,7 @@ class InteractionTable:
                 )
         return places
 
-    def _given(self, role, key):
+    def place_of(self, role, key):
         """Return the position of a column that is given by name or position."""
         if key is None and role in ("value", "time"):
             return None
@@ -223,8 +225,11 @@ class InteractionTable:
             )
         return None
 
-    def warn_about_values(self, places):
-        """Warn if ratings are used as weights, or if ignored columns might be weights."""
+    def warn_about_values(self, places, others=()):
+        """Warn if ratings are used as weights, or if ignored columns might be weights.
+
+        ``others`` are the positions of columns that are read as something else.
+        """
         names = range(self.shape[1]) if self.names is None else self.names
         read = ", ".join(
             f"{role}={shown(names[place])}" for role, place in places.items() if place is not None
@@ -234,7 +239,7 @@ class InteractionTable:
             ignored = [
                 name
                 for place, name in enumerate(names)
-                if place not in places.values() and role_of(name) != "time"
+                if place not in (*places.values(), *others) and role_of(name) != "time"
             ]
             if ignored:
                 warn_once(

@@ -112,7 +112,7 @@ def rank_held_out(estimator, relevant, k, history=None, users=None):
                 f"as relevant; leave history and users at None."
             )
         try:
-            users, relevant = model._find_held_out(transform(transformers, relevant))
+            queries, relevant = model._find_held_out(transform(transformers, relevant))
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"relevant cannot be used: {cut(error, 1000)}") from None
@@ -122,9 +122,10 @@ def rank_held_out(estimator, relevant, k, history=None, users=None):
         if history is None and users is None:
             _check_first_users(model, relevant.shape)
             users = np.arange(relevant.shape[0])
+        queries = {"users": users}
     history = None if history is None else transform(transformers, history)
-    ranked, _ = model.recommend(history, users=users, n_recommendations=k)
-    return relevant, ranked, model, users
+    ranked, _ = model.recommend(history, **queries, n_recommendations=k)
+    return relevant, ranked, model, queries["users"]
 
 
 def _check_first_users(model, shape):

@@ -134,7 +134,8 @@ def share_found(model):
 
 
 WAYS = [
-    *({"loss": name} for name in RANKING_LOSSES if name != "mawu"),
+    *({"loss": name} for name in RANKING_LOSSES if name not in ("mawu", "warp")),
+    {"loss": "warp", "max_iter": 60},
     {"negative_sampler": "midx_uniform", "loss": "softmax"},
     {"negative_sampler": "in_batch", "temperature": "learned_user", "loss": "softmax"},
     {"negative_sampler": "full", "temperature": "adap_tau", "loss": "softmax"},
@@ -144,8 +145,18 @@ WAYS = [
 ]
 
 
+@each("way", [{}, *WAYS[-3:]])
+def test_best_items_of_a_context_are_found(way):
+    check_way(way)
+
+
+@pytest.mark.slow
 @each("way", WAYS)
 def test_best_items_of_a_context_are_found_with_any_component(way):
+    check_way(way)
+
+
+def check_way(way):
     X, users, C = made()
     way = {"max_iter": 20} | way
     one, two = (model_of(users, C, n_jobs=k, **way).fit(X) for k in (1, 2))

@@ -82,7 +82,7 @@ class InteractionEncodingMixin:
         """Return the positions of columns by role, and warn if values may be unexpected."""
         places = table.find(**wanted)
         if "value" in wanted and is_auto(self.value):
-            table.warn_about_values(places)
+            table.warn_about_values(places, self._context_places(table, places.values()))
         return places
 
     def _learn_columns(self, table):

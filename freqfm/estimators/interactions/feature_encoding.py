@@ -23,19 +23,22 @@ _ROLES = "user", "item"
 class FeatureEncodingMixin:
     """Encodes ``user_features`` and ``item_features`` in the order of the ids."""
 
-    def _pass_features(self, reset):
-        """Number the ids that have features, and give these to the recommender's backbone."""
+    def _pass_features(self, reset, queries):
+        """Number the ids that have features, and give these to the recommender's backbone.
+
+        ``queries`` are the backbone's parameters ``users`` and ``context``, if there is a context.
+        """
         given = {role: getattr(self, f"{role}_features") for role in _ROLES}
         given = {role: frame for role, frame in given.items() if frame is not None}
         if reset:
             for role in _ROLES:
                 self.__dict__.pop(f"{role}_encoder_", None)
-        if not given:
+        if not given and not queries:
             return
         tables = {
             role: FeatureTable(role, frame, self._column_of(role)) for role, frame in given.items()
         }
-        features = {}
+        features = dict(queries)
         for role, table in tables.items():
             codes = self._add_ids(role, table.ids, f"the ids of {table.name}")
             if reset:
@@ -47,14 +50,17 @@ class FeatureEncodingMixin:
 
     def _backbone(self, features):
         """Return the backbone of the recommender with these features."""
-        from freqfm.backbones import Features
+        from freqfm.backbones import Context, Features
 
         backbone = getattr(self.estimator_, "backbone", None)
-        if isinstance(backbone, str) and backbone in ("linear", "features"):
+        if isinstance(backbone, str) and backbone in ("linear", "features", "context"):
             backbone = Features()
+        if "context" in features and type(backbone) is Features:
+            backbone = Context(**backbone.get_params(deep=False))
         if not isinstance(backbone, Features):
+            named = " and ".join(sorted({*features} - {"users"}))
             raise ValueError(
-                f"{' and '.join(features)} need a recommender whose backbone is Features, such as "
+                f"{named} need a recommender whose backbone is Features or Context, such as "
                 f"MFRecommender(); got {self.estimator_!r}."
             )
         chosen = getattr(self.estimator, "backbone", None)

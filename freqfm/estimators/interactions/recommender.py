@@ -1,5 +1,6 @@
 """InteractionRecommender: recommenders for tables of (user, item, value) with ids of any kind."""
 
+import functools
 from collections.abc import Set
 from contextlib import contextmanager
 from copy import copy, deepcopy
@@ -27,6 +28,10 @@ from freqfm._input.validation import check_count, check_flag
 from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
+from freqfm.estimators.interactions.context_encoding import (
+    ContextEncodingMixin,
+    distinct_queries,
+)
 from freqfm.estimators.interactions.encoding import InteractionEncodingMixin
 from freqfm.estimators.interactions.feature_encoding import FeatureEncodingMixin
 from freqfm.estimators.interactions.unknown import ANSWERS, UnknownIds
@@ -50,6 +55,7 @@ def _if_estimator_has(name):
 @dataclass(eq=False, repr=False, kw_only=True)
 class InteractionRecommender(
     FeatureEncodingMixin,
+    ContextEncodingMixin,
     InteractionEncodingMixin,
     VersionStamp,
     CallbackSupportMixin,
@@ -104,6 +110,14 @@ class InteractionRecommender(
         is one `UserWarning` for each call, which names some of them. "error" raises a ValueError
         that names them. With "none" unknown users are recommended nothing, without a warning: None
         with the score -inf in all places.
+    context : list of str or int, default=None
+        Columns of the table that describe the event, such as the device and the hour. A user is
+        then recommended what suits the moment: the vector of a user in a context is the sum of the
+        user's and of one for each value of these columns, see :class:`backbones.Context`, which
+        replaces the backbone of an :class:`MFRecommender`. Each value is a category, numbers too;
+        missing cells have no vector. What a user has, in any context, is not recommended again
+        with ``exclude_seen``. Values that are new in ``partial_fit``, ``score`` or ``recommend``
+        are ignored, with a `UserWarning`.
 
     Attributes
     ----------
@@ -117,6 +131,8 @@ class InteractionRecommender(
     user_encoder_, item_encoder_ : DictVectorizer
         Only with ``user_features`` or ``item_features``: the encoders of these tables;
         ``get_feature_names_out()`` returns the names of the features.
+    context_values_ : dict of ndarray
+        Only with ``context``: the values of each of its columns.
     n_features_in_ : int
         Number of columns seen during fit.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -175,6 +191,7 @@ class InteractionRecommender(
         "n_recommendations": [Interval(Integral, 1, None, closed="left")],
         "user_features": "no_validation",  # see FeatureTable
         "item_features": "no_validation",
+        "context": "no_validation",  # see ContextEncodingMixin
         "unknown": [StrOptions(set(ANSWERS))],
     }
     # For set_output. TransformerMixin would wrap ``transform`` in a function that needs an X.
@@ -188,6 +205,7 @@ class InteractionRecommender(
     user_features: Any = None
     item_features: Any = None
     unknown: str = "popular"
+    context: Any = None
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -278,20 +296,24 @@ class InteractionRecommender(
         with attempt(self) as trial:
             announce(getattr(self.estimator, "verbose", 0), "numbering users and items")
             with release_signals():
-                X = self._numbered(X, reset)
+                X, queries, held_out = self._numbered(X, reset, X_val)
                 if reset:
                     self.estimator_ = self._new_recommender()
                     self._usual_weight = _usual_weight(X.data)
                 elif self.estimator is not None:
                     # Its parameters may have been changed since.
                     self.estimator_.set_params(**clone(self.estimator).get_params(deep=False))
-                self._pass_features(reset)
+                self._pass_features(reset, queries)
                 # Features may name users and items without interactions.
-                X.resize(len(self.user_ids_), len(self.item_ids_))
+                n_rows = X.shape[0] if queries else len(self.user_ids_)
+                X.resize(n_rows, len(self.item_ids_))
                 options = {}
                 if X_val is not None:
-                    options["X_val"] = self._matrix(*self._held_out(X_val, "X_val"))
-                    options["X_val"].eliminate_zeros()
+                    if held_out is None:
+                        held_out = self._matrix(*self._held_out(X_val, "X_val")[:3])
+                    held_out.resize(X.shape)
+                    held_out.eliminate_zeros()
+                    options["X_val"] = held_out
             recommender = self.estimator_
             n_before = getattr(recommender, "n_iter_", 0)
             try:
@@ -305,18 +327,39 @@ class InteractionRecommender(
                 raise
         return self
 
-    def _numbered(self, X, reset):
-        """Return the matrix of a table, whose ids are learned."""
+    def _numbered(self, X, reset, X_val):
+        """Return the matrix of a table, whose ids are learned.
+
+        With a context its rows are queries. Then the backbone's ``users`` and ``context`` follow,
+        by name, and the matrix of ``X_val``, which has the same rows; else a dict without entries
+        and None.
+        """
         if is_lazy(X):
             if not reset:
                 raise TypeError(
                     f"X is a {type(X).__name__}, which only fit reads; give partial_fit "
                     f"interactions in memory, chunk by chunk if need be."
                 )
-            return self._read_lazily(X)
+            if reset:
+                self._learn_context(X, ())
+            return self._read_lazily(X), {}, None
         users, items, values = self._read(X, reset)
         number = self._learn_ids if reset else self._add_ids
-        return self._matrix(number("user", users), number("item", items), values)
+        users, items = number("user", users), number("item", items)
+        if reset:
+            self._learn_context(X, self._places.values())
+        moments = self._moments_of(X)
+        if moments is None:
+            return self._matrix(users, items, values), {}, None
+        held_out = [np.zeros(0, dtype=np.int64)] * 3
+        if X_val is not None:
+            *held_out, moments_of_held_out = self._held_out(X_val, "X_val")
+            moments = np.concatenate([moments, moments_of_held_out])
+        n, users = len(users), np.concatenate([users, held_out[0]])
+        rows, first = distinct_queries(users, moments)
+        queries = {"users": users[first], "context": self._context_matrix(moments[first])}
+        X = self._matrix(rows[:n], items, values, len(first))
+        return X, queries, self._matrix(rows[n:], *held_out[1:], len(first))
 
     def _new_recommender(self):
         if hasattr(self.estimator, "_unfinished"):
@@ -339,6 +382,7 @@ class InteractionRecommender(
         item_vectors=None,
         user_features=None,
         item_features=None,
+        context=None,
     ):
         """Recommend items to users.
 
@@ -379,6 +423,11 @@ class InteractionRecommender(
             with features of users. A user who has only features that fit has not seen is unknown.
         item_features : DataFrame, default=None
             Features of items that are not in the model, by id; these items may be recommended too.
+        context : DataFrame, dict or array-like of shape (n_users, n_context_columns), default=None
+            The context of each user, or one row for all: a table with the columns of the
+            parameter ``context``, by name or in this order, or a dict of values by column. None
+            stands for the mean of the contexts in ``fit``. Values that fit has not seen are
+            ignored, with a `UserWarning`.
 
         Returns
         -------
@@ -420,6 +469,8 @@ class InteractionRecommender(
             options["diversity"] = diversity
             options["item_vectors"] = model._item_vectors(item_vectors)
         chosen = {"candidates": candidates, "exclude": exclude}
+        if context is not None:
+            options["context"] = functools.partial(self._given_moments, context)
         if user_features is not None:
             _, query, is_unknown = self._encoded("user", user_features, unknown)
             options["user_features"] = query
@@ -435,6 +486,9 @@ class InteractionRecommender(
             many = _is_nested("history", history)
         else:
             return model._recommend_to(users, chosen, options, unknown)
+        if context is not None:
+            moments = options["context"](query.shape[0])
+            options["context"] = self._context_matrix(moments)
         found, scores = unknown.emptied(*self.estimator_.recommend(**options), is_unknown)
         unknown.warn()
         return _match_query(many, model._named("item", found), scores)
@@ -449,6 +503,10 @@ class InteractionRecommender(
         items = np.full(shape, -1)
         scores = np.full(shape, -np.inf, dtype=np.float32)
         chosen = self._chosen_items(chosen, len(codes), unknown)
+        if "context" in options:
+            moments = options.pop("context")(len(codes))
+            matrix = self._context_matrix(np.broadcast_to(moments, (len(codes), moments.shape[1])))
+            chosen["context"] = matrix
         unknown.warn()
         for known, rows in (True, np.flatnonzero(codes >= 0)), (False, np.flatnonzero(codes < 0)):
             if not len(rows) or (unknown.are_empty and not known):
@@ -532,9 +590,10 @@ class InteractionRecommender(
             One score per row, comparable within a user; see :meth:`predict_pairs`.
         """
         check_is_fitted(self)
-        return self.predict_pairs(*self._read(X, reset=False, roles=("user", "item")))
+        users, items = self._read(X, reset=False, roles=("user", "item"))
+        return self._predict_pairs(users, items, self._moments_of(X))
 
-    def predict_pairs(self, users, items):
+    def predict_pairs(self, users, items, *, context=None):
         """Return the scores of pairs of a user and an item.
 
         Parameters
@@ -543,6 +602,8 @@ class InteractionRecommender(
             Ids of users.
         items : array-like of shape (n_pairs,)
             Ids of items.
+        context : DataFrame, dict or array-like of shape (n_pairs, n_context_columns), default=None
+            The context of each pair, or one for all, as in :meth:`recommend`.
 
         Returns
         -------
@@ -557,6 +618,13 @@ class InteractionRecommender(
             If the lengths differ; or fit has not seen a user or an item, with ``unknown="error"``.
         """
         check_is_fitted(self)
+        moments = None
+        if context is not None:
+            moments = self._given_moments(context, len(as_list(users)))
+        return self._predict_pairs(users, items, moments)
+
+    def _predict_pairs(self, users, items, moments):
+        """Return the scores of pairs in moments, if these are not None."""
         unknown = UnknownIds(self.unknown)
         users = self._find("user", users, "users", unknown)
         items = self._find("item", items, "items", unknown)
@@ -566,11 +634,15 @@ class InteractionRecommender(
             )
         unknown.warn()
         known = (users >= 0) & (items >= 0)
+        options = {}
+        if moments is not None:
+            moments = np.broadcast_to(moments, (len(users), moments.shape[1]))
+            options["context"] = self._context_matrix(moments[known])
         if known.all():
-            return self.estimator_.predict_pairs(users, items)
+            return self.estimator_.predict_pairs(users, items, **options)
         of_known = np.zeros(0, dtype=np.float32)
         if known.any():
-            of_known = self.estimator_.predict_pairs(users[known], items[known])
+            of_known = self.estimator_.predict_pairs(users[known], items[known], **options)
         scores = np.full(len(users), -np.inf, dtype=of_known.dtype)
         scores[known] = of_known
         popular = (users < 0) & (items >= 0)
@@ -806,7 +878,7 @@ class InteractionRecommender(
         return self.estimator_.export_vectors()
 
     @_if_estimator_has("explain")
-    def explain(self, user, item):
+    def explain(self, user, item, *, context=None):
         """Return how much each item of a user's history contributes to a score.
 
         Parameters
@@ -815,11 +887,15 @@ class InteractionRecommender(
             Id of a user.
         item : object
             Id of an item.
+        context : DataFrame, dict or array-like of shape (1, n_context_columns), default=None
+            The user's context, as in :meth:`recommend`.
 
         Returns
         -------
         explanation : Bunch
-            As the recommender returns it, with the ids of ``history``. If fit has not seen the user
+            As the recommender returns it, with the ids of ``history``. With a context also
+            ``context``, a dict of the contributions of its values, such as "hour=8"; without the
+            argument, of those of the mean context. If fit has not seen the user
             or the item, there is no history, and the score, see :meth:`predict_pairs`, is all rest.
         """
         check_is_fitted(self)
@@ -834,17 +910,26 @@ class InteractionRecommender(
             return Bunch(
                 history=self.item_ids_[:0], contributions=np.zeros(0), rest=score, score=score
             )
-        explanation = Bunch(**self.estimator_.explain(int(of_user), int(of_item)))
+        options = {}
+        if context is not None:
+            options["context"] = self._context_matrix(self._given_moments(context, 1))
+        explanation = Bunch(**self.estimator_.explain(int(of_user), int(of_item), **options))
         explanation.history = self._named("item", explanation.history)
+        if "context_contributions" in explanation:
+            shares = zip(
+                self._context_names, explanation.pop("context_contributions").tolist(), strict=True
+            )
+            explanation.context = {name: share for name, share in shares if share}
         return explanation
 
     def score(self, X, y=None):
         """Return the mean NDCG, at ``n_recommendations``, measured on held-out interactions.
 
         Every user of ``X`` that fit has seen is recommended items that the user did not have in
-        fit; the user's items in ``X`` are relevant. Users and items that fit has not seen are left
-        out, whatever ``unknown`` is, so use splits with few of them. Interactions that fit has
-        already seen, if there are any in ``X``, are relevant too but never recommended.
+        fit; the user's items in ``X`` are relevant. With ``context``, whose columns ``X`` then has,
+        so is every user in each context. Users and items that fit has not seen are left out,
+        whatever ``unknown`` is, so use splits with few of them. Interactions that fit has already
+        seen, if there are any in ``X``, are relevant too but never recommended.
 
         Parameters
         ----------
@@ -867,23 +952,34 @@ class InteractionRecommender(
 
     def _rank_held_out(self, X, k):
         """Return relevant items and rankings of the users in held-out interactions."""
-        present, relevant = self._find_held_out(X)
-        ranked, _ = self.estimator_.recommend(users=present, n_recommendations=k)
+        queries, relevant = self._find_held_out(X)
+        ranked, _ = self.estimator_.recommend(**queries, n_recommendations=k)
         return relevant, ranked
 
     def _find_held_out(self, X):
-        """Return the rows of the users in held-out interactions, and their relevant items."""
+        """Return the queries of held-out interactions, as the recommender takes them, and items.
+
+        A query is a user, or a user in a context.
+        """
         check_is_fitted(self)
-        users, items, values = self._held_out(X, "X")
-        present, rows = np.unique(users, return_inverse=True)
+        users, items, values, moments = self._held_out(X, "X")
+        if moments is None:
+            present, rows = np.unique(users, return_inverse=True)
+        else:
+            rows, first = distinct_queries(users, moments)
+            present = users[first]
         relevant = self._matrix(rows, items, values, len(present))
         relevant.eliminate_zeros()
         some = np.diff(relevant.indptr) > 0
-        return present[some], relevant[some]
+        queries = {"users": present[some]}
+        if moments is not None:
+            queries["context"] = self._context_matrix(moments[first[some]])
+        return queries, relevant[some]
 
     def _held_out(self, X, name):
-        """Return users, items and values of held-out interactions, without unknown ones."""
+        """Return users, items, values and moments of held-out interactions of known ones."""
         users, items, values = self._read(X, reset=False, optional=["value"])
+        moments = self._moments_of(X)
         users = self._find("user", users, f"{name}'s column of users")
         items = self._find("item", items, f"{name}'s column of items")
         known = (users >= 0) & (items >= 0)
@@ -892,7 +988,8 @@ class InteractionRecommender(
                 f"{name} holds {len(users)} interaction(s), but none of a user and an item that "
                 f"fit has both seen; split interactions with WarmStartKFold, for instance."
             )
-        return users[known], items[known], values[known]
+        moments = None if moments is None else moments[known]
+        return users[known], items[known], values[known], moments
 
 
 def _default_recommender():

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.matrix_input import refuse_table
-from freqfm._input.rows import take_rows
+from freqfm._input.rows import take_rows, with_one_index_type
 from freqfm._input.validation import (
     canonical_csr,
     check_memory,
@@ -386,7 +386,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
         if users is None:
             new = X_val - X_val.multiply(X != 0)
         else:
-            _, new = parted(X_val, users, known)
+            new = with_one_index_type(parted(X_val, users, known)[1])
             has_others = has_others[users]
         held_out = canonical_csr(new.multiply(has_others.astype(np.float32)[:, None]))
         if not held_out.nnz:

@@ -1,0 +1,163 @@
+"""How InteractionRecommender turns columns of a table into the context of its queries."""
+
+from collections.abc import Mapping
+from numbers import Integral
+
+import numpy as np
+from scipy import sparse
+
+from freqfm._input.frames import is_lazy
+from freqfm._input.ids import as_ids, find_codes, is_missing, unique_codes
+from freqfm._input.interactions import InteractionTable
+from freqfm._messages import shorten, shown
+from freqfm._warnings import warn_user
+
+
+class ContextEncodingMixin:
+    """Encodes the columns ``context``: each value of a column is a feature.
+
+    ``context_values_`` are the values by column, in the order of the features. Rows of a table are
+    "moments" here: an integer for each column, -1 for values that are missing or not known.
+    """
+
+    @property
+    def _context_keys(self):
+        """The columns that are read: names, or positions in arrays."""
+        keys = [] if self.context is None else self.context
+        if isinstance(keys, (str, Integral)) or not isinstance(keys, (list, tuple)):
+            raise TypeError(
+                f"context={shown(keys)} must be a list of columns of X, by name or position."
+            )
+        return list(keys)
+
+    def _context_places(self, table, places=()):
+        """Return the positions of the context's columns in a table; none may have another role."""
+        keys = getattr(self, "_context_columns", None) or self._context_keys
+        if table.names is None:
+            keys = self._context_keys
+        found = [table.place_of("context", key) for key in keys]
+        twice = set(found) & set(places) | {at for at in found if found.count(at) > 1}
+        if twice:
+            raise ValueError(
+                f"context={shown(self.context)} names column {min(twice)} of X, which is read as "
+                f"another one too; say what it is by user=..., item=... and value=..."
+            )
+        return found
+
+    def _learn_context(self, X, places):
+        """Store the values of the context's columns."""
+        for name in ("context_values_", "_context_columns"):
+            self.__dict__.pop(name, None)
+        if not self._context_keys:
+            return
+        if is_lazy(X):
+            raise TypeError(
+                f"context={shown(self.context)} needs a table in memory; X is a "
+                f"{type(X).__name__}: collect it first."
+            )
+        table = InteractionTable(X)
+        at = self._context_places(table, places)
+        names = [k if table.names is None else table.names[k] for k in at]
+        columns = map(_present, (table.column(place) for place in at), names)
+        self.context_values_ = {
+            name: unique_codes(ids, f"context column {shown(name)}")[0]
+            for name, (ids, _) in zip(names, columns, strict=True)
+        }
+        self._context_columns = None if table.names is None else names
+
+    def _moments_of(self, X):
+        """Return the moments of the rows of interactions, (n, n_columns); None without context."""
+        if not self._context_keys:
+            return None
+        table = InteractionTable(X)
+        return self._moments([table.column(k) for k in self._context_places(table)])
+
+    def _moments(self, columns):
+        """Return moments of columns in the order of ``context``, and warn of unknown values."""
+        moments, strange = [], []
+        for (name, known), column in zip(self.context_values_.items(), columns, strict=True):
+            ids, present = _present(column, name)
+            codes = np.full(len(present), -1)
+            where = f"context column {shown(name)}"
+            codes[present] = find_codes(known, np.arange(len(known)), ids, where)
+            unknown = ids[codes[present] < 0]
+            strange += [f"{name}={value}" for value in dict.fromkeys(unknown.tolist())]
+            moments.append(codes)
+        if strange:
+            found = (
+                f"the context holds {len(strange)} value(s) that fit has not seen: "
+                f"{shorten(strange, 5)}."
+            )
+            if self.unknown == "error":
+                raise ValueError(f"{found} Leave them out, or set unknown='popular' or 'none'.")
+            warn_user(f"{found} They are ignored.")
+        return np.column_stack(moments)
+
+    def _given_moments(self, context, n_users):
+        """Return the moments of the argument ``context``: one for each user, or one for all."""
+        if not self._context_keys:
+            raise ValueError(
+                "context= needs a model that was fitted with context: "
+                "InteractionRecommender(context=[...]) names columns of X."
+            )
+        names = list(self.context_values_)
+        if isinstance(context, Mapping):
+            missing = [name for name in names if name not in context]
+            if missing:
+                raise ValueError(f"context has no {shorten(missing)}; give a value of each column.")
+            columns = [np.atleast_1d(np.array(context[name], dtype=object)) for name in names]
+            moments = self._moments(np.broadcast_arrays(*columns))
+        else:
+            table = InteractionTable(context)
+            if table.names is None and table.shape[1] != len(names):
+                raise ValueError(
+                    f"context has {table.shape[1]} columns, but the model has {shorten(names)}; "
+                    f"give these, in this order."
+                )
+            at = range(len(names))
+            if table.names is not None:
+                at = [table.place_of("context", name) for name in names]
+            moments = self._moments([table.column(k) for k in at])
+        if len(moments) not in (1, n_users):
+            raise ValueError(
+                f"context has {len(moments)} rows, but there are {n_users} users; give a row for "
+                f"each of them, or one for all."
+            )
+        return moments
+
+    @property
+    def _context_names(self):
+        """The names of the context's features."""
+        pairs = self.context_values_.items()
+        return [f"{name}={value}" for name, values in pairs for value in values.tolist()]
+
+    def _context_matrix(self, moments):
+        """Return the features of moments, (n, n_context_features)."""
+        sizes = [len(values) for values in self.context_values_.values()]
+        columns = moments + np.cumsum([0, *sizes[:-1]])
+        known = moments >= 0
+        rows = np.nonzero(known)[0]
+        shape = len(moments), sum(sizes)
+        return sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns[known])), shape)
+
+
+def distinct_queries(users, moments):
+    """Return the number of the query of each row, and a row of each: users in equal moments."""
+    numbers = users
+    for codes in moments.T:
+        keys = numbers.astype(np.int64) * (codes.max(initial=0) + 2) + codes + 1
+        _, numbers = np.unique(keys, return_inverse=True)
+    _, first, numbers = np.unique(numbers, return_index=True, return_inverse=True)
+    return numbers, first
+
+
+def _present(column, name):
+    """Return the values of a column that are not missing, and which these are."""
+    column = np.asarray(column)
+    if column.dtype.kind == "f":
+        present = ~np.isnan(column)
+    elif column.dtype.kind == "O":
+        present = np.array([not is_missing(value) for value in column.tolist()], dtype=bool)
+    else:
+        present = np.ones(len(column), dtype=bool)
+    return as_ids(column[present], f"context column {shown(name)}"), present

@@ -1,0 +1,191 @@
+"""InteractionRecommender(context=...): tables whose columns describe the event."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import each
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+
+from freqfm import (
+    ALSRecommender,
+    FastVAERecommender,
+    InteractionRecommender,
+    MFRecommender,
+)
+from freqfm.model_selection import WarmStartKFold, holdout_interactions, make_ranking_scorer
+
+MF = MFRecommender(8, max_iter=15, random_state=0, n_jobs=1)
+COLUMNS = ["hour", "device"]
+
+
+def made(n=800):
+    """Return a table: the items of a user's group and hour."""
+    rng = np.random.default_rng(0)
+    users, k = rng.integers(0, 60, n), rng.integers(0, 3, n)
+    items = 5 * ((users % 4) * 3 + k) + rng.integers(0, 5, n)
+    return pd.DataFrame(
+        {
+            "user": [f"u{user}" for user in users],
+            "hour": 8 * k,
+            "item": [f"i{item}" for item in items],
+            "device": np.where(k == 1, "phone", "pc"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return InteractionRecommender(clone(MF), context=COLUMNS).fit(made()[:700])
+
+
+def block(items):
+    return [int(item[1:]) // 5 for item in np.ravel(items)]
+
+
+def test_users_get_what_suits_the_moment(model):
+    assert {name: of.tolist() for name, of in model.context_values_.items()} == {
+        "hour": [0, 8, 16],
+        "device": ["pc", "phone"],
+    }
+    options = {"exclude_seen": False, "n_recommendations": 5}
+    ways = (
+        {"hour": 8, "device": "phone"},
+        pd.DataFrame({"device": ["phone"], "hour": [8]}),
+        [[8, "phone"]],
+    )
+    found = [model.recommend("u3", context=way, **options) for way in ways]
+    assert block(found[0][0]) == [3 * 3 + 1] * 5
+    for items, scores in found[1:]:
+        assert_array_equal(items, found[0][0])
+        assert_array_equal(scores, found[0][1])
+    # A row for each user, some of whom fit has not seen.
+    table = pd.DataFrame({"hour": [0, 16, 0], "device": "pc"})
+    with pytest.warns(UserWarning, match="users holds 1 id"):
+        items, _ = model.recommend(["u3", "new", "u6"], context=table, **options)
+    assert block(items[0]) == [3 * 3] * 5 and block(items[2]) == [2 * 3] * 5
+    # All users, in one moment; users by their items.
+    assert model.recommend(context=ways[0])[0].shape == (60, 10)
+    items, _ = model.recommend(history=["i20", "i21"], context={"hour": 0, "device": "pc"})
+    assert sum(of == 3 for of in block(items[:5])) >= 3
+    # What a user has, in any context, is not recommended again.
+    seen = set(made()[:700].query("user == 'u3'")["item"])
+    assert not seen & set(model.recommend("u3", context=ways[0])[0])
+
+
+def test_tables_are_scored_in_their_context(model):
+    test = made()[700:]
+    scores = model.predict(test)
+    row = test.iloc[[4]]
+    assert_allclose(
+        scores[4], model.predict_pairs(row["user"], row["item"], context=row[COLUMNS]), rtol=1e-5
+    )
+    other = {"hour": (row["hour"].item() + 8) % 24, "device": "pc"}
+    assert scores[4] > model.predict_pairs(row["user"], row["item"], context=other)
+    plain = InteractionRecommender(clone(MF), value=None).fit(made()[:700])
+    assert model.score(test) > 1.1 * plain.score(test)
+    assert make_ranking_scorer("recall", k=5)(model, test) > 0
+    assert min(cross_val_score(clone(model), made(), cv=WarmStartKFold(2))) > 0.5
+    history, held_out = holdout_interactions(made(), 0.2, random_state=0)
+    assert list(history.columns) == list(held_out.columns) == list(made().columns)
+
+
+def test_explanations_name_values_of_the_context(model):
+    found = model.explain("u3", "i50", context={"hour": 8, "device": "phone"})
+    assert set(found.context) == {"hour=8", "device=phone"} and min(found.context.values()) > 0
+    parts = found.contributions.sum() + sum(found.context.values()) + found.rest
+    assert_allclose(parts, found.score, rtol=1e-6)
+    assert set(model.explain("u3", "i50").context) >= {"hour=0", "hour=8", "device=pc"}
+
+
+def test_unknown_and_missing_values_are_ignored(model):
+    with pytest.warns(UserWarning, match=r"1 value\(s\) that fit has not seen: \['hour=99'\]"):
+        found = model.recommend("u3", context={"hour": 99, "device": "pc"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        missing = model.recommend("u3", context={"hour": None, "device": "pc"})
+    assert_array_equal(found[0], missing[0])
+    table = made()[700:]
+    table.loc[table.index[0], "device"] = "tv"
+    with pytest.warns(UserWarning, match="device=tv"):
+        model.score(table)
+    strict = pickle.loads(pickle.dumps(model)).set_params(unknown="error")
+    with pytest.raises(ValueError, match="hour=99"):
+        strict.recommend("u3", context={"hour": 99, "device": "pc"})
+    holes = made()
+    holes.loc[holes.index[::3], "device"] = None
+    again = InteractionRecommender(clone(MF), context=COLUMNS).fit(holes)
+    assert again.context_values_["device"].tolist() == ["pc", "phone"]
+
+
+def test_contexts_work_with_the_rest():
+    table = made()
+    rows = table[["user", "item", "hour", "device"]].to_numpy(dtype=object)
+    by_place = InteractionRecommender(clone(MF), context=[2, 3], value=None).fit(rows[:700])
+    by_name = InteractionRecommender(clone(MF), context=COLUMNS).fit(table[:700])
+    assert_array_equal(by_place.estimator_.item_factors_, by_name.estimator_.item_factors_)
+    assert_array_equal(by_place.predict(rows[700:710]), by_name.predict(table[700:710]))
+    again = InteractionRecommender(clone(MF), context=COLUMNS).fit(table[:700])
+    again.partial_fit(pd.concat([table[700:], table[:1].assign(user="v", item="j")]))
+    assert "v" in again.user_ids_ and again.recommend("v", context=[[8, "pc"]])[0].shape == (10,)
+    groups = pd.DataFrame({"user": table["user"].unique()})
+    groups["group"] = [f"g{int(user[1:]) % 4}" for user in groups["user"]]
+    both = InteractionRecommender(
+        clone(MF), context=["hour"], user_features=groups, value=None
+    ).fit(table)
+    new = pd.DataFrame({"user": ["new"], "group": ["g3"]})
+    items, _ = both.recommend(user_features=new, context={"hour": 8}, n_recommendations=5)
+    assert block(items) == [3 * 3 + 1] * 5
+    stopped = InteractionRecommender(
+        clone(MF).set_params(early_stopping=True, n_iter_no_change=None), context=COLUMNS
+    ).fit(table[:700], X_val=table[700:])
+    assert stopped.estimator_.validation_scores_.max() > 0.5
+    assert stopped.estimator_._n_users == 60
+
+
+def test_without_context_nothing_changes():
+    table = made()
+    plain = InteractionRecommender(clone(MF), value=None).fit(table)
+    none = InteractionRecommender(clone(MF), value=None, context=None).fit(table)
+    X = plain._matrix(*(plain._find(r, table[r], r) for r in ("user", "item")), np.ones(800))
+    direct = clone(MF).fit(X)
+    for model in plain.estimator_, none.estimator_:
+        assert_array_equal(model.user_factors_, direct.user_factors_)
+    assert not hasattr(plain, "context_values_") and not hasattr(direct, "_context_totals")
+
+
+@each(
+    "params, kind, message",
+    [
+        ({"context": "hour"}, TypeError, "must be a list of columns"),
+        ({"context": ["nope"]}, ValueError, "context='nope' is not a column of X"),
+        ({"context": ["user"]}, ValueError, "names column 0 of X, which is read as another"),
+        ({"context": ["hour", "hour"]}, ValueError, "names column 1"),
+        ({"estimator": ALSRecommender(4)}, ValueError, "context need.* got ALSRecommender"),
+        ({"estimator": FastVAERecommender(4)}, ValueError, "context need.* got FastVAE"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(params, kind, message):
+    with pytest.raises(kind, match=message):
+        InteractionRecommender(**{"context": ["hour"], "value": None} | params).fit(made())
+
+
+def test_malformed_contexts_are_refused(model):
+    plain = InteractionRecommender(clone(MF), value=None).fit(made())
+    cases = (
+        (plain, {"hour": 8}, "fitted with context"),
+        (model, {"hour": 8}, r"context has no \['device'\]"),
+        (model, [[8]], "has 1 columns, but the model has"),
+        (model, pd.DataFrame({"hour": [8]}), "'device' is not a column"),
+        (model, [[8, "pc"]] * 3, "has 3 rows, but there are 1 users"),
+        (model, {"hour": "eight", "device": "pc"}, "hour"),
+    )
+    for given, context, message in cases:
+        with pytest.raises((ValueError, TypeError), match=message):
+            given.recommend("u3", context=context)
+    with pytest.raises(ValueError, match="hour"):
+        model.score(made()[["user", "item"]])
