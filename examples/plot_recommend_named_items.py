@@ -109,7 +109,8 @@ for person, row, row_scores in zip(people, books, scores, strict=True):
 # --------------
 #
 # Which books are similar, why was one recommended, which of a short list would be, and what does a
-# reader get whom the model does not know? Readers without a history get popular books.
+# newcomer get? Readers without a history get popular books, and so do those whom the model does not
+# know, with a warning.
 
 print(
     "Like 'Cold Harbour Lane':",
@@ -125,7 +126,7 @@ print(f"    {why.rest:+.2f}  what is not due to single books")
 
 on_sale = ["Nobody's Moon", "Bread by Hand", "The Hedge Year", "Ink and Arsenic"]
 for_ann, _ = model.recommend("ann", candidates=on_sale, n_recommendations=2)
-for_newcomers, _ = model.recommend("a newcomer", n_recommendations=2)
+for_newcomers, _ = model.recommend(history=[], n_recommendations=2)
 print("\nOn sale, for ann: " + "; ".join(for_ann))
 print("For a newcomer:   " + "; ".join(for_newcomers))
 
