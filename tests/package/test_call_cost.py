@@ -125,8 +125,8 @@ def test_damaged_orders_are_reported_where_they_are_used(ids, bad):
 def test_users_whose_values_are_zero_have_nothing_to_be_found():
     model = InteractionRecommender(Counting()).fit([("ann", 1, 1), ("bob", 2, 1), ("eve", 3, 1)])
     X = [("eve", 1, 0.0), ("bob", 1, 1.0), ("bob", 3, 2.0), ("bob", 1, 1.0)]
-    users, relevant = model._find_held_out(X)
-    assert users.tolist() == [1]
+    queries, relevant = model._find_held_out(X)
+    assert queries["users"].tolist() == [1]
     assert_array_equal(relevant.toarray(), [[2, 0, 2]])
 
 
