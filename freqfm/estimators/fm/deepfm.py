@@ -186,7 +186,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
 
     Notes
     -----
-    A default fit takes about 7 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    A default fit takes about 16 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
     one also compiles, for about 13.
 
     CF-SGD takes the tower's derivatives into account in the bound of a token's step, see
@@ -403,7 +403,7 @@ class DeepFMRegressor(RealTargets, FactorsWithTower):
 
     Notes
     -----
-    A default fit takes about 27 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    A default fit takes about 12 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
     one also compiles, for about 13.
 
     CF-SGD takes the tower's derivatives into account in the bound of a token's step, see

@@ -357,7 +357,7 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
 
     Notes
     -----
-    A default fit takes about 2 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    A default fit takes about 4 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
     one also compiles, for about 12.
 
     Training takes O(m n d) for each row of m entries in n fields and epoch. The model takes

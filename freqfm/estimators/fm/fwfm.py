@@ -173,7 +173,7 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
 
     Notes
     -----
-    A default fit takes about 1.5 CPU seconds for the 57,722 rows of 10 features of Frappe. The
+    A default fit takes about 2.5 CPU seconds for the 57,722 rows of 10 features of Frappe. The
     first one also compiles, for about 15.
 
     CF-SGD bounds the step of a token by the derivatives of the score with respect to x_k v_k, see
@@ -372,7 +372,7 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
 
     Notes
     -----
-    A default fit takes about 1 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    A default fit takes about 4 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
     one also compiles, for about 15.
 
     CF-SGD bounds the step of a token by the derivatives of the score with respect to x_k v_k, see

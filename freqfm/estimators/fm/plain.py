@@ -328,7 +328,7 @@ class FMRegressor(RealTargets, PlainFactors):
 
     Notes
     -----
-    A default fit takes about 1.5 CPU seconds for the 57,722 rows of 10 features of Frappe. The
+    A default fit takes about 2.5 CPU seconds for the 57,722 rows of 10 features of Frappe. The
     first one also compiles, for about 7.
 
     Training takes O(nnz d) per epoch. Besides the model (4 (d + 1) bytes per feature)

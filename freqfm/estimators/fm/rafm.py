@@ -393,7 +393,7 @@ class RaFMRegressor(RealTargets, RankedFactors):
 
     Notes
     -----
-    A default fit takes about 5 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
+    A default fit takes about 6 CPU seconds for the 57,722 rows of 10 features of Frappe. The first
     one also compiles, for about 9.
 
     Time, memory and defaults are those of :class:`RaFMClassifier`, for two classes.
