@@ -69,3 +69,16 @@ def stack_rows(parts):
         np.concatenate([begins[:1], *ends]),
         (sum(part.shape[0] for part in parts), max(part.shape[1] for part in parts)),
     )
+
+
+def split_signs(X):
+    """Return the likes of a canonical matrix, and its dislikes with positive weights or None."""
+    if not sparse.issparse(X) or not X.nnz or X.data.min() >= 0:
+        return X, None
+    return entries_where(X, X.data > 0), abs(entries_where(X, X.data < 0))
+
+
+def entries_where(X, kept):
+    """Return a canonical matrix with the entries of another one that are kept."""
+    indptr = np.append(0, np.cumsum(kept))[X.indptr]
+    return csr_of(X.data[kept], X.indices[kept], indptr, X.shape)

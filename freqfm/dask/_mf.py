@@ -234,8 +234,13 @@ class MFRecommender(OnCluster, mf.MFRecommender):
 
     # Training.
 
-    def _validate_interactions(self, X, reset, partial=False):
+    def _validate_interactions(self, X, reset, partial=False, dislikes=None):
         """Bring the users to their workers and check them there."""
+        if dislikes is not None:
+            raise ValueError(
+                "dislikes are not supported on a cluster; leave them out, or use "
+                "freqfm.MFRecommender on one machine."
+            )
         if not reset:
             self._check_trainable()
         parts = {"X": partitions_of("X", X, (2,))}
@@ -294,7 +299,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     def _counts_of(self, X):
         return np.diff(X.indptr), X.item_counts
 
-    def _remember(self, X):
+    def _remember(self, X, dislikes=None):
         self._interactions = X
         self._history, self.item_counts_ = _users.RemoteHistory.of(X), X.item_counts
 
@@ -306,7 +311,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         # The trainer scores on the workers.
         return held_out
 
-    def _make_trainer(self, components, X, known, score):
+    def _make_trainer(self, components, X, known, score, dislikes=None):
         self._align_tables()
         return ShardedMFTrainer(self, components, X, score)
 

@@ -38,6 +38,11 @@ def collect_users(first, parts):
         return Users(sparse.csr_array(X.shape, dtype=np.float32), None)
     try:
         X = model._validate_history(X, reset=True)
+        if X.nnz and X.data.min() < 0:
+            raise ValueError(
+                f"X holds {X.data.min():g}, a dislike, and these are not supported on a cluster; "
+                f"drop negative values, or use freqfm.MFRecommender on one machine."
+            )
     except ValueError as error:
         last = first + len(parts) - 1
         raise type(error)(f"partitions {first} to {last} of X: {error}") from error

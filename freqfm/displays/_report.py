@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch
 
-from freqfm._input.rows import take_rows
+from freqfm._input.rows import split_signs, take_rows
 from freqfm._input.validation import check_count
 from freqfm._messages import cut, shown
 from freqfm.displays._common import rank_held_out
@@ -115,6 +115,8 @@ class RankingReport:
         name="model",
     ):
         relevant, history = as_csr("relevant", relevant), as_csr("history", history)
+        # Dislikes are no items to find, and no part of what users like.
+        (relevant, _), (history, _) = split_signs(relevant), split_signs(history)
         _check_shapes(relevant, history, item_names)
         if name in ("most popular", "difference"):
             raise ValueError(f"name={shown(name)} is that of another figure; give another name.")

@@ -30,6 +30,7 @@ from freqfm.metrics._probabilities import normalized_entropy
 __all__ = [
     "average_precision_at_k",
     "coverage_at_k",
+    "dislike_rate_at_k",
     "diversity_at_k",
     "gini",
     "hit_rate_at_k",
@@ -59,7 +60,8 @@ def ndcg_at_k(
     Parameters
     ----------
     relevant : {sparse matrix, array-like} of shape (n_users, n_items)
-        Held-out items: all entries that are not zero.
+        Held-out items: all entries above zero. Negative ones are dislikes, see
+        :func:`dislike_rate_at_k`.
     ranked : array-like of int, of shape (n_users, n_ranked)
         Items recommended to every user, best first, as columns of ``relevant``; -1 for missing
         items, which count as misses.
@@ -140,6 +142,54 @@ def recall_at_k(
     1.0
     """
     return _formulas.mean(_formulas.recall(find_hits(relevant, ranked, k), truncated), average)
+
+
+def dislike_rate_at_k(
+    relevant, ranked: ArrayLike, k: int | None = None, *, average: bool = True
+) -> float | np.ndarray:
+    """Share of a user's held-out dislikes that are among the first k places: the lower the better.
+
+    For a user with N > 0 held-out dislikes, and miss(r) = 1 if the item at place r is one of them,
+    else 0 ::
+
+        dislike_rate@k = sum_{r=1..k} miss(r) / N
+
+    the recall of what should not have been recommended. A random ranking of n items has k / n.
+
+    Parameters
+    ----------
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        Held-out interactions; all negative values are dislikes, whatever their size. Positive ones
+        do not matter.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+        As in :func:`ndcg_at_k`, like ``k``.
+    k : int, default=None
+    average : bool, default=True
+        Whether to return the mean over users, or one value per user.
+
+    Returns
+    -------
+    rate : float or ndarray of shape (n_users,)
+        Mean over the users with at least one held-out dislike. With ``average=False`` one float64
+        per user, NaN for users without held-out dislikes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`ndcg_at_k`; there must be a user with a held-out dislike to average over.
+
+    Examples
+    --------
+    The first user has two held-out dislikes, one of them at place 2; the other user has none.
+
+    >>> from freqfm.metrics import dislike_rate_at_k
+    >>> held_out = [[-1, 1, 0, -2], [0, 1, 0, 0]]
+    >>> dislike_rate_at_k(held_out, [[1, 0, 2], [1, 2, 3]])
+    0.5
+    """
+    hits = find_hits(relevant, ranked, k, disliked=True)
+    lacking, advice = "relevant holds no dislike of any user", "give negative values"
+    return _formulas.mean(_formulas.recall(hits), average, lacking, advice)
 
 
 def precision_at_k(
@@ -382,7 +432,8 @@ def ranking_report(
     -------
     report : dict of str to float
         Means over the users with at least one held-out item, under names such as "ndcg@10", for
-        "ndcg", "recall", "precision", "average_precision", "hit_rate" and "reciprocal_rank", and
+        "ndcg", "recall", "precision", "average_precision", "hit_rate" and "reciprocal_rank", with
+        dislikes in ``relevant`` also "dislike_rate", of users who have some, and
         with ``item_counts`` also "ndcg_popular", "ndcg_neutral" and "ndcg_unpopular". Of the lists
         of all users: "coverage" and "gini", and with ``item_counts`` and ``item_vectors`` also
         "novelty" and "diversity"; NaN where lists are too short for them.
@@ -408,6 +459,7 @@ def ranking_report(
         raise ValueError("k is empty; give at least one number of places.")
     hits = find_hits(relevant, ranked, None if k is None else max(ks))
     strata = None if item_counts is None else _formulas.strata(item_counts, edges, hits)
+    mistakes = find_hits(relevant, ranked, hits.places.shape[1], disliked=True)
     report = {}
     for one in ks:
         part = hits._replace(places=hits.places[:, :one], ranked=hits.ranked[:, :one])
@@ -416,6 +468,9 @@ def ranking_report(
             parts = _formulas.stratified_ndcg(part, strata)
             values |= {f"ndcg_{name}": value for name, value in parts.items()}
         values = {name: _formulas.mean(value, True) for name, value in values.items()}
+        if mistakes.n_relevant.any():
+            found = mistakes._replace(places=mistakes.places[:, :one])
+            values["dislike_rate"] = _formulas.mean(_formulas.recall(found), True)
         values |= report_lists(part.ranked, hits.n_items, item_counts, item_vectors)
         report |= {f"{name}@{part.places.shape[1]}": value for name, value in values.items()}
     return report

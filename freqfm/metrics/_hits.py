@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._input.rows import with_one_index_type
+from freqfm._input.rows import split_signs, with_one_index_type
 from freqfm._input.validation import as_array, canonical_csr, check_count, checked_csr
 
 # Rankings that are looked up at once, each place taking some 40 bytes.
@@ -21,15 +21,18 @@ class Hits(NamedTuple):
     n_items: int
 
 
-def find_hits(relevant, ranked, k=None):
+def find_hits(relevant, ranked, k=None, disliked=False):
     """Check relevant items and rankings, and compare them.
 
     Parameters
     ----------
     relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        Negative values are dislikes.
     ranked : array-like of int, of shape (n_users, n_ranked)
     k : int, default=None
         Number of top places; all if None.
+    disliked : bool, default=False
+        Whether to find the dislikes, and not the other items.
 
     Returns
     -------
@@ -44,6 +47,7 @@ def find_hits(relevant, ranked, k=None):
         ``relevant`` is not finite, or ``k`` is out of range.
     """
     relevant = as_csr("relevant", relevant)
+    relevant, _ = split_signs(-relevant if disliked else relevant)
     n_users, n_items = relevant.shape
     ranked = check_ranked(ranked, n_items, k, n_users)
     stored, places = with_one_index_type(relevant), np.zeros(ranked.shape, dtype=bool)
@@ -122,7 +126,7 @@ def _refuse_rows(ranked, n_users, n_items):
 
 
 def as_csr(name, matrix):
-    """Return a matrix as canonical CSR, in which only the pattern of non-zeros matters.
+    """Return a matrix as canonical CSR of the signs 1 and -1, as only these matter.
 
     Raises
     ------
@@ -144,7 +148,7 @@ def as_csr(name, matrix):
         with np.errstate(over="ignore"):
             matrix = canonical_csr(matrix)
         # Values do not matter, and may be beyond float32. The data may belong to the caller.
-        matrix.data = np.ones_like(matrix.data)
+        matrix.data = np.where(np.signbit(matrix.data), -1, 1).astype(matrix.dtype)
         return matrix
     except ValueError as error:
         raise ValueError(f"{name} cannot be used: {error}") from None

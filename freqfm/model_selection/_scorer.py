@@ -27,6 +27,8 @@ METRICS = {
     # Also known by the names of their means over users.
     "map": metrics.average_precision_at_k,
     "mrr": metrics.reciprocal_rank,
+    # Larger must be better.
+    "neg_dislike_rate": lambda *given: -metrics.dislike_rate_at_k(*given),
 }
 
 
@@ -47,8 +49,9 @@ def make_ranking_scorer(
     ----------
     metric : str, default="ndcg"
         "ndcg", "recall", "precision", "average_precision" (or "map"), "hit_rate" or
-        "reciprocal_rank" (or "mrr"), as defined in :mod:`freqfm.metrics`. Larger is better for all
-        of them. With "@" and a number, as in "ndcg@20", it also gives ``k``.
+        "reciprocal_rank" (or "mrr"), as defined in :mod:`freqfm.metrics`, or "neg_dislike_rate",
+        minus :func:`~freqfm.metrics.dislike_rate_at_k`. Larger is better for all of them. With "@"
+        and a number, as in "ndcg@20", it also gives ``k``.
     k : int, default=None
         Length of the rankings. None is the number after "@", or else 10.
     fraction : float, default=0.2

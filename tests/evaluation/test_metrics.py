@@ -216,7 +216,7 @@ def test_report_holds_every_metric():
 def test_kinds_of_input(name):
     metric = RANKING_METRICS[name]
     expected = metric(RELEVANT, RANKED)
-    weighted = RELEVANT.astype(float) * -0.5
+    weighted = RELEVANT.astype(float) * 0.5
     zeros = sparse.csr_array(np.ones((5, 7)))
     zeros.data[:] = RELEVANT.toarray().ravel()
     coo = RELEVANT.tocoo()

@@ -491,7 +491,7 @@ def test_bad_interactions_and_ids_are_refused(checkerboard):
     train, _ = checkerboard
     with pytest.raises(ValueError, match="no interaction"):
         model_of().fit(np.zeros((3, 4)))
-    with pytest.raises(ValueError, match="Negative values"):
+    with pytest.raises(ValueError, match="holds no positive value"):
         model_of().fit(-train)
     bad = train.copy()
     bad.data[0] = np.nan

@@ -369,7 +369,7 @@ def test_bad_parameters(log, params, words):
     "X, words",
     [
         (np.zeros((3, 4)), "holds no interaction"),
-        (-np.ones((3, 4)), "Negative values in data"),
+        (-np.ones((3, 4)), "holds no positive value"),
         (np.full((3, 4), np.nan), "NaN"),
     ],
 )

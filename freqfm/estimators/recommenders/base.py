@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import name_to_instance
 from freqfm._input.matrix_input import refuse_table
-from freqfm._input.rows import take_rows
+from freqfm._input.rows import split_signs, take_rows
 from freqfm._input.validation import (
     LearnedArrays,
     as_array,
@@ -29,7 +29,13 @@ from freqfm._input.validation import (
 from freqfm._messages import cut, shown
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import RankedLists
-from freqfm.estimators.recommenders.histories import InteractionHistory
+from freqfm.estimators.recommenders.histories import (
+    InteractionHistory,
+    pad_rows,
+    sum_of,
+    with_dislikes,
+    without,
+)
 from freqfm.estimators.recommenders.index import Queries, VectorIndex, Wanted, of_single
 from freqfm.estimators.tables import STATES
 from freqfm.metrics import ndcg_at_k
@@ -60,7 +66,11 @@ class BaseRecommender(
     #: The components known by name, for each parameter that takes one.
     _registries: dict = {}
     #: Learned attributes that are named tuples; stored as plain dicts.
-    _records: dict = {"_history": InteractionHistory}
+    _records: dict = {"_history": InteractionHistory, "_dislikes": InteractionHistory}
+    #: The items that users dislike, whose weights are positive; or None.
+    _dislikes = None
+    #: Whether dislikes, as negative values, are part of what a user's vector is computed from.
+    _uses_dislikes = False
     #: Whether the weights of interactions are kept with the history.
     _keeps_weights = False
     _advice_for_missing = (
@@ -141,8 +151,8 @@ class BaseRecommender(
         learned.array("item_counts_", (n_items,))
         for name, kind in self._records.items():
             value = learned.get(name)
-            if value is None and name in STATES:
-                continue  # a copy without an optimizer's state
+            if value is None and (name in STATES or name == "_dislikes"):
+                continue  # a copy without an optimizer's state, or a model without dislikes
             if not isinstance(value, kind):
                 learned.require(False, name, f"is of type {type(value).__name__}")
             for fits, field in zip(
@@ -152,13 +162,14 @@ class BaseRecommender(
                     found = type(getattr(value, field)).__name__
                     learned.require(False, f"{name}.{field}", f"is of type {found}")
         self._history.check(learned)
+        if self._dislikes is not None:
+            self._dislikes.check(learned, "_dislikes", self._n_users)
         self._check_vectors(learned)
         return learned
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
         tags.target_tags.required = False
         # A prediction is a row of items.
         tags.target_tags.multi_output = True
@@ -200,18 +211,14 @@ class BaseRecommender(
     # Interactions.
 
     def _validate_history(self, X, reset=False):
+        """Return interactions as a canonical matrix; its negative values are dislikes."""
         refuse_table(X)
         if not reset and hasattr(self, "_history"):
             self._refuse_transposed(getattr(X, "shape", ()))
         X, _ = validate_rows(self, X, reset=reset)
-        if X.nnz and X.data.min() < 0:
-            raise ValueError(
-                f"Negative values in data passed to {type(self).__name__}: X holds "
-                f"{X.data.min():g}, but its values are weights of interactions. Drop dislikes, or "
-                f"shift ratings to be positive."
-            )
+        weights = abs(X.data) if X.nnz and X.data.min() < 0 else X.data
         # Catches NaN too, which scikit-learn lets pass if configured to assume finite input.
-        total = X.data.sum(dtype=np.float64)
+        total = weights.sum(dtype=np.float64)
         if not total <= np.finfo(np.float32).max:
             raise ValueError(
                 f"X holds weights of interactions that add up to {total:g}, beyond float32; drop "
@@ -243,6 +250,29 @@ class BaseRecommender(
             f"new items after them: X[[*model.feature_names_in_, *new_names]]."
         )
 
+    def _known_with(self, X, dislikes):
+        """Return the likes and the dislikes that the model knows, with those of this call."""
+        known = without(self._history.plus(X, self._keeps_weights), dislikes)
+        if self._dislikes is None:
+            return known, dislikes
+        before = without(self._dislikes.matrix(X.shape), X)
+        return known, before if dislikes is None else sum_of(before, dislikes)
+
+    def _given_dislikes(self, shape, dislikes):
+        """Return the ``dislikes`` that are given for a matrix of this shape, or None."""
+        if dislikes is None:
+            return None
+        try:
+            found = abs(self._validate_history(dislikes))
+        except ValueError as error:
+            raise ValueError(f"dislikes: {error}") from None
+        if found.shape != shape:
+            raise ValueError(
+                f"dislikes has shape {found.shape}, but X has {shape}; give a matrix of the same "
+                f"users and items, with 0 where there is no dislike."
+            )
+        return found
+
     def _refuse_transposed(self, shape):
         """Raise if a matrix has the model's numbers of users and items in the other order."""
         n_users, n_items = self._history.n_users, self.n_features_in_
@@ -253,14 +283,30 @@ class BaseRecommender(
                 f"right, add an empty row."
             )
 
-    def _remember(self, X):
-        """Store which users have which items."""
+    def _remember(self, X, dislikes=None):
+        """Store which users have which items, and which they dislike."""
         self._history = InteractionHistory.of(X, self._keeps_weights)
         self.item_counts_ = count_columns(X)
+        self.__dict__.pop("_dislikes", None)
+        if dislikes is not None and dislikes.nnz:
+            self._dislikes = InteractionHistory.of(pad_rows(dislikes, X.shape[0]), weighted=True)
 
     def _histories_of(self, users):
         """Return the rows of users seen in fit, (n, n_items) CSR."""
         return self._history.rows_of(users, self.n_features_in_, LearnedArrays(self))
+
+    def _with_dislikes(self, X, users):
+        """Return histories of users seen in fit with their dislikes, as negative values."""
+        if self._dislikes is None:
+            return X
+        learned = LearnedArrays(self)
+        return with_dislikes(
+            X, self._dislikes.rows_of(users, self.n_features_in_, learned, "_dislikes")
+        )
+
+    def _used(self, X):
+        """Return the part of histories that users' vectors are computed from."""
+        return X if self._uses_dislikes else split_signs(X)[0]
 
     def _no_histories(self, n_users):
         """Return empty rows, (n_users, n_items) CSR."""
@@ -360,11 +406,15 @@ class BaseRecommender(
                     f"you mean users=X?"
                 )
             X = self._validate_history(X)
+            likes, _ = split_signs(X)
             history = X if seen else self._no_histories(X.shape[0])
-            return Queries(self._fold_in_rows(X), history, np.diff(X.indptr) > 0)
+            return Queries(self._fold_in_rows(self._used(X)), history, np.diff(likes.indptr) > 0)
         users = validate_ids("users", users, self._n_users)
         vectors = self._user_vectors(users)
-        history = self._histories_of(users) if seen else self._no_histories(len(users))
+        if seen:
+            history = self._with_dislikes(self._histories_of(users), users)
+        else:
+            history = self._no_histories(len(users))
         return Queries(vectors, history, self._is_learned("users", users))
 
     def _rank(self, queries, wanted, new_items=None):
@@ -446,7 +496,7 @@ class BaseRecommender(
             row without items gives zeros.
         """
         self._check_learned()
-        return self._embed_rows(self._validate_history(X))
+        return self._embed_rows(self._used(self._validate_history(X)))
 
     def predict(self, X):
         """Return recommended items for users by their histories, excluding the items they have.
@@ -495,10 +545,11 @@ class BaseRecommender(
             X, y = holdout_by_content(X, fraction=_HELD_OUT)
         else:
             y = _to_be_found(y, X.shape)
-        if y.nnz == 0:
+        if not (y.data > 0).any():
             return float("nan"), 0
         items, _ = self.recommend(X)
-        return float(ndcg_at_k(y, items)), np.count_nonzero(np.diff(y.indptr))
+        liked, _ = split_signs(y)
+        return float(ndcg_at_k(liked, items)), np.count_nonzero(np.diff(liked.indptr))
 
     def predict_pairs(self, users, items):
         """Return the scores of pairs of users and items.
@@ -645,7 +696,8 @@ class BaseRecommender(
     def _explain_query(self, query, own, item):
         """Split a query's score; ``own``, (1, d), is the part of its vector due to the history."""
         item = validate_id("item", item, self.n_features_in_)
-        history, index, contributions = query.history, self._item_index(), np.zeros(0)
+        history = self._used(query.history)
+        index, contributions = self._item_index(), np.zeros(0)
         if query.learned[0]:
             score = float(index.scores(query.vectors, np.array([0]), np.array([item]))[0])
             contributions = self._contributions(own, history, item)
@@ -670,7 +722,12 @@ def _types_of(kind):
 
 
 def refuse_empty(X):
-    """Raise if a matrix holds no interactions."""
+    """Raise if a matrix holds no interactions, or only dislikes."""
+    if sparse.issparse(X) and X.nnz and X.data.max() < 0:
+        raise ValueError(
+            f"X of shape {X.shape} holds no positive value: all {X.nnz} interactions are negative, "
+            f"which are dislikes, and recommenders learn what is liked. Give likes too."
+        )
     if not X.nnz:
         raise ValueError(
             f"X of shape {X.shape} holds no interaction: there is nothing to learn from."

@@ -4,7 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._input.rows import concatenated_ranges, csr_of, with_one_index_type
+from freqfm._input.rows import (
+    concatenated_ranges,
+    csr_of,
+    entries_where,
+    with_one_index_type,
+)
 from freqfm._input.validation import canonical_csr, kernel_csr
 
 # Rows of a table whose lengths are computed at a time.
@@ -69,13 +74,12 @@ class InteractionHistory(NamedTuple):
 
         All weights are one unless ``weighted``.
         """
-        known = with_one_index_type(self.matrix(X.shape))
-        known = canonical_csr(known + with_one_index_type(X))
+        known = sum_of(self.matrix(X.shape), X)
         if not weighted:
             known.data[:] = 1
         return known
 
-    def rows_of(self, users, n_items, learned):
+    def rows_of(self, users, n_items, learned, name="_history"):
         """Return the rows of some users, (n, n_items) CSR; raise if these rows are damaged.
 
         Parameters
@@ -84,34 +88,68 @@ class InteractionHistory(NamedTuple):
         n_items : int
         learned : LearnedArrays
             Of the model. All rows are only checked before training, see ``check_all``.
+        name : str
+            The attribute of the model, for messages.
         """
         starts = self.indptr[users].astype(np.int64)
         ends = self.indptr[users + 1].astype(np.int64)
         fits = not len(users) or (starts.min() >= 0 and ends.max() <= self.n_interactions)
         fits = fits and (starts <= ends).all()
-        learned.require(fits, "_history.indptr", f"does not rise from 0 to {self.n_interactions}")
+        learned.require(fits, f"{name}.indptr", f"does not rise from 0 to {self.n_interactions}")
         indptr = np.concatenate([[0], np.cumsum(ends - starts)])
         places = concatenated_ranges(starts, ends - starts)
         items = self.indices[places]
-        learned.indices("_history.indices", items, n_items)
+        learned.indices(f"{name}.indices", items, n_items)
         weights = np.ones(len(items), dtype=np.float32)
         if len(self.weights):
             weights = self.weights[places]
         return kernel_csr(weights, items, indptr, (len(users), n_items))
 
-    def check(self, learned):
+    def check(self, learned, name="_history", n_users=None):
         """Raise if the arrays do not belong together; indices are checked when they are used."""
-        (n_bounds,) = learned.array("_history.indptr", (None,), "iu", value=self.indptr)
-        learned.require(n_bounds > 0, "_history.indptr", "is empty")
+        n_bounds = None if n_users is None else n_users + 1
+        (n_bounds,) = learned.array(f"{name}.indptr", (n_bounds,), "iu", value=self.indptr)
+        learned.require(n_bounds > 0, f"{name}.indptr", "is empty")
         n = int(self.indptr[-1])
-        learned.array("_history.indices", (n,), "iu", value=self.indices)
-        learned.array("_history.weights", (n if len(self.weights) else 0,), value=self.weights)
+        learned.array(f"{name}.indices", (n,), "iu", value=self.indices)
+        learned.array(f"{name}.weights", (n if len(self.weights) else 0,), value=self.weights)
 
-    def check_all(self, learned, n_items):
+    def check_all(self, learned, n_items, name="_history"):
         """Raise unless all rows are well-formed."""
-        learned.indices("_history.indptr", self.indptr, self.n_interactions + 1)
-        learned.require((self.counts >= 0).all(), "_history.indptr", "falls")
-        learned.indices("_history.indices", self.indices, n_items)
+        learned.indices(f"{name}.indptr", self.indptr, self.n_interactions + 1)
+        learned.require((self.counts >= 0).all(), f"{name}.indptr", "falls")
+        learned.indices(f"{name}.indices", self.indices, n_items)
+
+
+def with_dislikes(X, dislikes):
+    """Return a matrix of likes with dislikes as negative values, in place of likes of these pairs.
+
+    Both are canonical; dislikes may have fewer rows, or be None.
+    """
+    if dislikes is None or not dislikes.nnz:
+        return X
+    dislikes = with_one_index_type(pad_rows(dislikes, X.shape[0]))
+    return canonical_csr(with_one_index_type(without(X, dislikes)) - dislikes)
+
+
+def without(X, pairs):
+    """Return a canonical matrix without the entries of pairs that another one of its shape has."""
+    if pairs is None:
+        return X
+    both = with_one_index_type(X).multiply(with_one_index_type(pairs) != 0)
+    if not both.nnz:
+        return X
+    return canonical_csr(with_one_index_type(X) - both)
+
+
+def sum_of(X, Y):
+    """Return the sum of two canonical matrices, as such a matrix."""
+    return canonical_csr(with_one_index_type(X) + with_one_index_type(Y))
+
+
+def of_users(X, others):
+    """Return a canonical matrix with those rows alone that have entries in ``others``."""
+    return entries_where(X, np.repeat(np.diff(others.indptr) > 0, np.diff(X.indptr)))
 
 
 def parted(X, users, known):
@@ -138,7 +176,12 @@ def parted(X, users, known):
 
 
 def pad_rows(X, n_rows):
-    """Return a canonical matrix with empty rows at the end, so that it has at least ``n_rows``."""
+    """Return a canonical matrix with empty rows at the end, so that it has at least ``n_rows``.
+
+    None stays None.
+    """
+    if X is None:
+        return None
     missing = n_rows - X.shape[0]
     if missing <= 0:
         return X

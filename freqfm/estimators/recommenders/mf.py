@@ -33,13 +33,14 @@ from freqfm.backbones._derivatives import warn_of_wrong_gradients
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.fold_in import UserLoss, fold_in_rows
 from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
-from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
+from freqfm.estimators.recommenders.histories import of_users, scale_rows, unit_rows
 from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
 from freqfm.estimators.recommenders.mf_components import (
     FoldIn,
     default_sampler,
     resolve_components,
 )
+from freqfm.estimators.recommenders.mf_dislikes import with_dislikes_trained
 from freqfm.estimators.recommenders.mf_trainer import (
     BackboneTrainer,
     ContextTrainer,
@@ -582,7 +583,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         generator = np.random.default_rng([self._seed, 2])
         self._fold_in = FoldIn.of(components, self._history, shape, generator)
 
-    def _make_trainer(self, components, X, known, score):
+    def _make_trainer(self, components, X, known, score, dislikes=None):
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
         backbone = components.backbone
@@ -594,7 +595,16 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             trainer = MFTrainer
         elif backbone._has_context:
             trainer = ContextTrainer
-        return trainer(self, components, X, Known.of(known), score, n_threads)
+        dislikes = None if dislikes is None else of_users(dislikes, known)
+        if dislikes is None or not dislikes.nnz:
+            return trainer(self, components, X, Known.of(known), score, n_threads)
+        if components.n_falling_steps is not None:
+            # Steps of dislikes are counted too.
+            growth = 1 + dislikes.data.sum() / X.data.sum()
+            n_steps = int(components.n_falling_steps * growth)
+            components = components._replace(n_falling_steps=n_steps)
+        task = trainer(self, components, X, Known.of(known), score, n_threads)
+        return with_dislikes_trained(task, dislikes)
 
     # Vectors.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral, Real
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.matrix_input import refuse_table
-from freqfm._input.rows import take_rows, with_one_index_type
+from freqfm._input.rows import split_signs, take_rows, with_one_index_type
 from freqfm._input.validation import (
     canonical_csr,
     check_memory,
@@ -26,7 +27,7 @@ from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
-from freqfm.estimators.recommenders.histories import pad_rows, parted
+from freqfm.estimators.recommenders.histories import of_users, pad_rows, parted, with_dislikes
 from freqfm.estimators.training import (
     CallbackSupportMixin,
     FitCallbacks,
@@ -104,6 +105,8 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
         """Raise unless the model can be trained further: checks all histories and small arrays."""
         learned = self._check_learned()
         self._history.check_all(learned, self.n_features_in_)
+        if self._dislikes is not None:
+            self._dislikes.check_all(learned, self.n_features_in_, "_dislikes")
         check_progress(learned, "_n_known_interactions", "_n_known_users")
 
     @abstractmethod
@@ -151,13 +154,19 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
     def _keep_settings(self, components, X):
         """Store the values of components that predictions need."""
 
-    def _rows_to_train(self, X, known):
-        """Return the rows that ``partial_fit`` trains on: the new ``X``, or rows of ``known``."""
-        return X
+    def _rows_to_train(self, X, known, dislikes):
+        """Return the likes and the dislikes that ``partial_fit`` trains on.
+
+        Those that are new, or rows of ``known`` and of all dislikes that the model knows.
+        """
+        return X, dislikes
 
     @abstractmethod
-    def _make_trainer(self, components, X, known, score):
-        """Return the task for the epoch loop; for the arguments see ``RecommenderTrainer``."""
+    def _make_trainer(self, components, X, known, score, dislikes=None):
+        """Return the task for the epoch loop; for the arguments see ``RecommenderTrainer``.
+
+        ``dislikes`` are those to train on, a canonical matrix with positive weights, or None.
+        """
 
     def _check_epochs(self, components):
         """Warn of components that have no effect in as few epochs as a fit has."""
@@ -169,19 +178,22 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
     # Fitting.
 
     @with_callbacks
-    def fit(self, X, y=None, *, X_val=None):
+    def fit(self, X, y=None, *, X_val=None, dislikes=None):
         """Fit the model.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_users, n_items)
             Interactions; values are their weights, added up where a sparse matrix holds a pair
-            several times. Rows and columns may be empty.
+            several times. Negative values are dislikes. Rows and columns may be empty.
         y : Ignored
         X_val : {array-like, sparse matrix} of shape (n_users, n_items), default=None
             Held-out interactions of the same users, for early stopping in place of a random part of
             ``X``: later ones, for instance. They are not trained on. Those of users without
-            interactions in ``X`` are left out, and so are those that ``X`` holds too.
+            interactions in ``X`` are left out, and so are dislikes and those that ``X`` holds too.
+        dislikes : {array-like, sparse matrix} of shape (n_users, n_items), default=None
+            Items that users dislike: all entries that are not zero, whose weights are the absolute
+            values. A pair that ``X`` holds too is a dislike. See :ref:`dislikes`.
 
         Returns
         -------
@@ -206,7 +218,8 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             reset = unfinished is None and not (self.warm_start and hasattr(self, "item_factors_"))
             announce(self.verbose, "checking interactions")
             with release_signals():
-                X = self._validate_interactions(X, reset)
+                X = given_X = self._validate_interactions(X, reset, dislikes=dislikes)
+                X, dislikes = self._split_dislikes(X)
                 known = self._by_user(X)
                 if unfinished is None:
                     self._count_known(known, reset)
@@ -222,14 +235,15 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                         self._check_states(components)
                     self._start(known_part, components, reset)
                 # Held-out interactions are known too, and must not be recommended.
-                self._remember(known)
+                self._remember(known, dislikes)
                 self._keep_settings(components, known_part)
                 del known, known_part
                 given = None if X_val is None else held_out
-                callbacks = self._callbacks(X, given, components.max_iter, unfinished)
+                callbacks = self._callbacks(given_X, given, components.max_iter, unfinished)
+                del given_X
                 if not in_refit:
                     self._check_epochs(components)
-                    task = self._task(components, train_part, held_out)
+                    task = self._task(components, train_part, held_out, dislikes)
             if not in_refit:
                 watched = (
                     ()
@@ -247,23 +261,28 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             del train_part, held_out
             if refits:
                 least = min(components.max_iter, _LEAST_EPOCHS)
-                refit(self, lambda new: self._begin_refit(X, new), callbacks, in_refit, least)
+                begin = partial(self._begin_refit, X, dislikes)
+                refit(self, begin, callbacks, in_refit, least)
             callbacks.end_fit()
         return self
 
-    def partial_fit(self, X, y=None):
+    def partial_fit(self, X, y=None, *, dislikes=None):
         """Train one epoch on more interactions; users and items may be new.
 
         If the model stores a vector for each user, new users start with the result of ``transform``
         on the items that the model knows, at the length of trained users' vectors. New items, and
-        users with only new items, start as in ``fit``.
+        users with only new items, start as in ``fit``. A pair that the model knows as liked may be
+        disliked now, and vice versa: the last call counts.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_users, n_items)
             New interactions. Rows beyond the users of the model are new users, columns beyond its
             items new items. There may be fewer rows than users, but not fewer columns than items.
+            Negative values are dislikes.
         y : Ignored
+        dislikes : {array-like, sparse matrix} of shape (n_users, n_items), default=None
+            As in ``fit``.
 
         Returns
         -------
@@ -275,12 +294,14 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             self.__dict__.pop("_unfinished", None)
             reset = not hasattr(self, "item_factors_")
             with release_signals():
-                X = self._validate_interactions(X, reset, partial=True)
+                X = self._validate_interactions(X, reset, partial=True, dislikes=dislikes)
+                X, dislikes = self._split_dislikes(X)
                 new = known = self._by_user(X)
+                disliked = dislikes
                 self._count_known(new, reset)
                 if not reset:
-                    new = pad_rows(new, self._n_users)
-                    known = self._history.plus(new, self._keeps_weights)
+                    new, dislikes = (pad_rows(of, self._n_users) for of in (new, dislikes))
+                    known, disliked = self._known_with(new, dislikes)
                 if self._users_of(X) is None:
                     X = new
                 components = self._resolve_components(X, known)
@@ -289,13 +310,29 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                     self._check_continues(new, components, partial=True)
                     self._check_states(components)
                 self._start(new, components, reset)
-                self._remember(known)
+                self._remember(known, disliked)
                 self._keep_settings(components, known)
-                rows = X if reset else self._rows_to_train(X, known)
-                task = self._make_trainer(components, rows, known, None)
+                if not reset:
+                    # Dislikes alone are trained on beside what their users like.
+                    X = X if X.nnz else of_users(known, dislikes)
+                    X, dislikes = self._rows_to_train(X, known, dislikes)
+                if not X.nnz:
+                    return self
+                task = self._make_trainer(components, X, known, None, dislikes)
             # Copies of the arrays are trained, which are discarded if training fails.
             train(task, Phase(1, restores=False), trial)
         return self
+
+    def _split_dislikes(self, X):
+        """Return likes, and dislikes with positive weights or None; raise if contexts have some."""
+        X, dislikes = split_signs(X)
+        if dislikes is not None and self._users_of(X) is not None:
+            raise ValueError(
+                f"X holds {dislikes.nnz} dislikes, and backbone={self.backbone!r} does not learn "
+                f"from them: they belong to users, and rows of X to users in a context. Leave "
+                f"them out, or drop the context."
+            )
+        return X, dislikes
 
     def _count_known(self, X, reset):
         """Store the seed of a call, and the sizes of the model before it.
@@ -310,19 +347,19 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             self._n_known_interactions = self._history.n_interactions
             self._n_known_users = self._history.n_active_users
 
-    def _begin_refit(self, X, reset):
+    def _begin_refit(self, X, dislikes, reset):
         """Return the task that trains on all interactions, with a new model if ``reset``."""
         known = self._by_user(X)
         components = self._bound(self._resolve_components(X, known), X, known)
         if reset:
             self._start(known, components, reset)
         self._keep_settings(components, known)
-        return self._make_trainer(components, X, known, None)
+        return self._make_trainer(components, X, known, None, dislikes)
 
-    def _task(self, components, X, held_out):
+    def _task(self, components, X, held_out, dislikes):
         """Return the task for interactions and those held out, or None."""
         score = None if held_out is None else self._scorer(X, held_out)
-        return self._make_trainer(components, X, self._by_user(X), score)
+        return self._make_trainer(components, X, self._by_user(X), score, dislikes)
 
     def _callbacks(self, X, X_val, n_epochs, unfinished):
         hashed = {"X": X, "X_val": X_val}
@@ -336,16 +373,18 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
 
     # Interactions.
 
-    def _validate_interactions(self, X, reset, partial=False):
+    def _validate_interactions(self, X, reset, partial=False, dislikes=None):
         if not reset:
             self._check_trainable()
         if partial and not reset:
             X = self._validate_more(X)
         else:
             X = self._validate_history(X, reset=reset)
-        refuse_empty(X)
+        X = with_dislikes(X, self._given_dislikes(X.shape, dislikes))
+        if reset or not partial or not X.nnz:
+            refuse_empty(X)
         if reset:
-            warn_of_heavy_weights(X.data)
+            warn_of_heavy_weights(abs(X.data))
         return X
 
     def _hold_out(self, X, X_val):
@@ -381,6 +420,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                 f"X_val has {X_val.shape[0]} rows, but X has {X.shape[0]}; give held-out "
                 f"interactions of the same users, in the same order."
             )
+        X_val, _ = split_signs(X_val)
         known, users = self._by_user(X), self._users_of(X)
         has_others = np.diff(known.indptr) > 0
         if users is None:
@@ -424,16 +464,17 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
         users = self._users_of(X)
         users = rows if users is None else users[rows]
         relevant, history = take_rows(held_out, rows), take_rows(self._by_user(X), users)
+        hidden = self._with_dislikes(history, users)
         scorer, n_threads = self._ranking_scorer(), count_threads(self.n_jobs)
 
         def score():
             if not isinstance(scorer, RankingScorer):
-                return score_by(scorer, self, history, relevant)
+                return score_by(scorer, self, hidden, relevant)
             ranked, _ = top_k(
                 self._vectors_in_training(rows, history),
                 self.item_factors_,
                 scorer.k,
-                exclude=history,
+                exclude=hidden,
                 unit_columns=self._unit_columns,
                 n_threads=n_threads,
                 device=self.device,

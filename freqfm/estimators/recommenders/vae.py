@@ -441,15 +441,15 @@ class FastVAERecommender(GradientRecommender):
                 "model to continue; set them back, or fit a new model with warm_start=False."
             )
 
-    def _rows_to_train(self, X, known):
+    def _rows_to_train(self, X, known, dislikes):
         # The encoder sees a user's whole history, and all other items are negatives.
-        return take_rows(known, np.flatnonzero(np.diff(X.indptr)))
+        return take_rows(known, np.flatnonzero(np.diff(X.indptr))), None
 
     def _keep_settings(self, components, X):
         self._cosine = components.cosine
         self._activation = self.activation
 
-    def _make_trainer(self, components, X, known, score):
+    def _make_trainer(self, components, X, known, score, dislikes=None):
         self._align_tables()
         return VAETrainer(self, components, X, Known.of(known), score, count_threads(self.n_jobs))
 

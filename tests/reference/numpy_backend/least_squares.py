@@ -13,8 +13,10 @@ def least_squares(problem, histories, rows):
         for r, (begin, end) in enumerate(pairwise(histories.starts)):
             weights = np.zeros(len(factors))
             np.add.at(weights, histories.items[begin:end], histories.weights[begin:end])
-            matrix = (factors.T * (weights + problem.unobserved_weight)) @ factors
+            matrix = (factors.T * (abs(weights) + problem.unobserved_weight)) @ factors
             matrix += problem.penalties[r] * np.eye(rows.shape[1])
+            # Negative weights are those of pairs whose preference is zero.
+            weights = np.maximum(weights, 0)
             target = weights @ factors
             x = solve(matrix, target, rows[r], problem.n_steps) if end > begin else 0 * target
             losses[r] = x @ matrix @ x - 2 * target @ x + weights.sum()

@@ -43,7 +43,7 @@ _PADDING = 32
 
 
 class Systems(NamedTuple):
-    """Row r minimises sum_p a_p (1 - x h_p)^2 + x gram x + penalties[r] |x|^2."""
+    """Row r minimises sum_p |a_p| ([a_p > 0] - x h_p)^2 + x gram x + penalties[r] |x|^2."""
 
     gram: np.ndarray  #: (d, d), float32, of all fixed vectors, times the unobserved weight
     factors: np.ndarray  #: (n, d), float32, the fixed vectors
@@ -51,7 +51,7 @@ class Systems(NamedTuple):
     n_steps: int  #: of conjugate gradients; 0 for the exact solution
     starts: np.ndarray  #: (n_rows + 1,), where the entries of a row begin, int64
     items: np.ndarray  #: rows of ``factors``, int32
-    weights: np.ndarray  #: of the entries, float32
+    weights: np.ndarray  #: of the entries, float32; negative for those whose target is 0
 
 
 class Iterates(NamedTuple):
@@ -94,19 +94,19 @@ def gram_matrix(rank, size, barrier, factors, scale, sums, out):
 
 @inlined
 def _add_observed(begin, end, systems, x, out):
-    """Add sum_p a_p (x h_p) h_p over the entries of a row to ``out``."""
+    """Add sum_p |a_p| (x h_p) h_p over the entries of a row to ``out``."""
     factors = systems.factors
     for p in range(begin, end):
         k = np.uint64(systems.items[p])
         score = ZERO
         for f in range(x.shape[0]):
             score += x[f] * factors[k, f]
-        add_multiple(systems.weights[p] * score, factors[k], out)
+        add_multiple(abs(systems.weights[p]) * score, factors[k], out)
 
 
 @inlined
 def _start_row(begin, end, systems, x, residual):
-    """Add sum_p a_p (1 - x h_p) h_p to ``residual``; return sum_p a_p (1 - x h_p)^2."""
+    """Add sum_p |a_p| (t_p - x h_p) h_p to ``residual``; return sum_p |a_p| (t_p - x h_p)^2."""
     factors = systems.factors
     width = x.shape[0]
     total = 0.0
@@ -115,8 +115,9 @@ def _start_row(begin, end, systems, x, residual):
         score = ZERO
         for f in range(width):
             score += x[f] * factors[i, f]
-        pull = systems.weights[p] * (ONE - score)
-        total += np.float64(pull) * np.float64(ONE - score)
+        target = ONE if systems.weights[p] > ZERO else ZERO
+        pull = abs(systems.weights[p]) * (target - score)
+        total += np.float64(pull) * np.float64(target - score)
         for f in range(width):
             residual[f] += pull * factors[i, f]
     return total
@@ -225,7 +226,7 @@ def _start_system(r, systems, matrix, vector):
 
 @inlined
 def _add_entries(begin, end, systems, gathered, sums, matrix, vector):
-    """Add the entries of a row to its system; return the sum of their weights.
+    """Add the entries of a row to its system; return the sum of the positive weights.
 
     The right-hand side is copied to the last column of ``matrix``.
 
@@ -239,11 +240,12 @@ def _add_entries(begin, end, systems, gathered, sums, matrix, vector):
         for p in range(first, last):
             i = np.uint64(systems.items[p])
             weight = systems.weights[p]
-            total += np.float64(weight)
+            total += np.float64(max(weight, ZERO))
             for f in range(width):
                 vectors[p - first, f] = systems.factors[i, f]
-                weighted[p - first, f] = weight * systems.factors[i, f]
-                vector[f] += np.float64(weighted[p - first, f])
+                weighted[p - first, f] = abs(weight) * systems.factors[i, f]
+                if weight > ZERO:
+                    vector[f] += np.float64(weighted[p - first, f])
         add_product_of_transposed(vectors, weighted, sums, ZERO)
         for f in range(width):
             for g in range(f - f % 8, width):

@@ -45,7 +45,8 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
         n_pairs = int(degrees.sum())
         block = family.block_of(problem)
         longest = int(degrees.max()) if block is None else block
-        n_pairs = min(problem.batch_size + longest, n_pairs)
+        # Pairs of dislikes, whose negatives are not known items, may be more than these.
+        n_pairs = min(problem.batch_size + longest, max(n_pairs, problem.batch_size))
         self.block = block
         self._family = family(problem, n_pairs, n_threads)
         self.batches_per_call = self._family.batches_per_call()
