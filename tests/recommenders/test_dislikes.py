@@ -23,7 +23,7 @@ from tests.helpers import each
 
 N_USERS, N_ITEMS = SHAPE = 60, 30
 LIKES = make_interactions(*SHAPE, n_interactions=600, random_state=0)
-DISLIKES = sparse.random_array(SHAPE, density=0.05, format="csr", random_state=0)
+DISLIKES = sparse.csr_array(sparse.random(*SHAPE, density=0.05, random_state=0))
 DISLIKES.data += 1
 # A pair that is in both is a dislike.
 X = sparse.csr_array(LIKES - LIKES.multiply(DISLIKES != 0) - DISLIKES)

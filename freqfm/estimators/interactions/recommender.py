@@ -87,8 +87,9 @@ class InteractionRecommender(
         Column of the interactions' values, the entries of the matrix. "auto" is a DataFrame's
         column "value", "weight", "count", "rating", "score" or the like, if there is one; without
         names, the third column, if there is one and users and items are the first two. With None,
-        or if no such column is found, every interaction counts as 1. If "auto" uses ratings as
-        weights, or ignores columns that might be weights, there is a `UserWarning`, once.
+        or if no such column is found, every interaction counts as 1. Negative values are
+        :ref:`dislikes <dislikes>`. If "auto" uses ratings as weights, or ignores columns that might
+        be weights, there is a `UserWarning`, once.
     n_recommendations : int, default=10
         Number of items that ``recommend`` returns, and the k of NDCG in ``score``. That of
         ``estimator`` is used in its early stopping only.
