@@ -12,6 +12,7 @@ from freqfm import (
     ALSRecommender,
     EASERecommender,
     FastVAERecommender,
+    GraphFilterRecommender,
     InteractionRecommender,
     ItemKNNRecommender,
     MFRecommender,
@@ -33,6 +34,7 @@ MODELS = {
     "als": ALSRecommender(4, max_iter=2, random_state=0, n_jobs=1),
     "ease": EASERecommender(),
     "knn": ItemKNNRecommender(),
+    "filter": GraphFilterRecommender(random_state=0),
     "vae": FastVAERecommender(4, max_iter=2, random_state=0, n_jobs=1, early_stopping=False),
     **{
         loss: MFRecommender(4, loss=loss, max_iter=2, random_state=0, n_jobs=1)
@@ -184,6 +186,22 @@ def test_what_cannot_be_used_is_refused():
         made("knn").fit(LIKES, dislikes=DISLIKES[:, :29])
     with pytest.raises(ValueError, match="dislikes: .*NaN"):
         made("ease").fit(LIKES, dislikes=np.full(SHAPE, np.nan))
+
+
+def test_dislikes_in_a_context_are_refused():
+    users, items = X.nonzero()
+    table = [(f"u{u}", f"i{i}", v, "day") for u, i, v in zip(users, items, X.data, strict=True)]
+    model = InteractionRecommender(made("bsl"), user=0, item=1, value=2, context=[3])
+    with pytest.raises(ValueError, match=r"X holds \d+ dislikes, and backbone="):
+        model.fit(table)
+
+
+def test_dislikes_on_a_cluster_are_refused():
+    pytest.importorskip("distributed")
+    from freqfm.dask import _users
+
+    with pytest.raises(ValueError, match="a dislike, and these are not supported on a cluster"):
+        _users.collect_users(0, [X])
 
 
 def test_negative_values_of_tables():
