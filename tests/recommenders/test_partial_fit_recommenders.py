@@ -127,12 +127,13 @@ def test_items_without_interactions_are_not_recommended():
 def test_known_items_are_no_negatives_later(loss):
     known, new = split(0.3)
     model = MFRecommender(8, loss=loss, max_iter=1, random_state=0).fit(known)
-    indptr, indices = trainer_of_partial_fit(model, new)._problem({}).known
+    begins, ends, indices = trainer_of_partial_fit(model, new)._problem({}).known
     whole = sparse.csr_array(known + new)
-    assert_array_equal(indptr, whole.indptr)
+    assert_array_equal(begins, whole.indptr[:-1])
+    assert_array_equal(ends, whole.indptr[1:])
     assert_array_equal(indices, whole.indices)
     # The types of a fit: others would compile the kernel again.
-    assert (indptr.dtype, indices.dtype) == (np.int64, np.int32)
+    assert (begins.dtype, ends.dtype, indices.dtype) == (np.int64, np.int64, np.int32)
 
 
 @pytest.mark.parametrize("loss", ["bsl", "softmax", "bpr"])
