@@ -15,6 +15,7 @@ ORDER = [
     "plot_vae_samplers",
     "plot_recommend_named_items",
     "plot_new_items",
+    "plot_context",
     "plot_word2vec_sessions",
     "plot_streams",
     "plot_grid_search",
