@@ -85,17 +85,23 @@ def ours(train, seed, settings, with_context):
     return rank
 
 
+def with_short_indices(X):
+    """Return a matrix with indices of 32 bits, as LightFM takes them."""
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+    return X
+
+
 def lightfm(train, seed, settings):
     """Return a function that ranks by LightFM, whose users are rows: a user and a context."""
     from lightfm import LightFM
 
     def features(part):
         identity = sparse.csr_array(np.eye(train.shape[0], dtype=np.float32))[part.users]
-        return sparse.csr_matrix(sparse.hstack([identity, part.context]))
+        return with_short_indices(sparse.csr_matrix(sparse.hstack([identity, part.context])))
 
     n = len(train.users)
     model = LightFM(loss="warp", random_state=seed, no_components=settings["n_components"])
-    X = sparse.coo_matrix(train.matrix(np.arange(n), n))
+    X = with_short_indices(sparse.csr_matrix(train.matrix(np.arange(n), n))).tocoo()
     model.fit(X, user_features=features(train), epochs=settings["epochs"], num_threads=1)
 
     def rank(part):
@@ -119,7 +125,7 @@ def main():
     try:
         import lightfm as _  # noqa: F401
 
-        grid = [{"n_components": d, "epochs": e} for d in (32, 128) for e in (10, 30)]
+        grid = [{"n_components": d, "epochs": e} for d in (32, 128) for e in (30, 100)]
         models["LightFM, users and contexts"] = lightfm, grid
     except ImportError:
         print("lightfm is not installed")

@@ -16,7 +16,7 @@ for share in shares:
     item = 10 * (3 * (user % 4) + kind) + rng.integers(10, size=3000)
     log = pd.DataFrame({"user": user, "item": item, "moment": moment})
     train, test = holdout_interactions(log, 0.2, random_state=0, user="user", item="item")
-    for (name, found), context in zip(hits.items(), (None, ["moment"]), strict=True):
+    for found, context in zip(hits.values(), (None, ["moment"]), strict=True):
         model = MFRecommender(8, max_iter=15, n_jobs=1, random_state=0)
         model = InteractionRecommender(model, value=None, context=context).fit(train)
         # In both cases a query is a user in a moment.

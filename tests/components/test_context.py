@@ -216,7 +216,7 @@ def test_scores_are_those_of_sums_of_vectors():
         assert_allclose(
             model.recommend(users=[3])[1], model.recommend(users=[3], context=mean)[1], rtol=1e-4
         )
-        history = model._by_user(X)[[3]]
+        history = take_rows(model._by_user(X), [3])
         hits = model.recommend(history, context=np.eye(3)[[1]], exclude_seen=False)[0] // 5
         assert np.mean(hits[0, :5] == 3 * 3 + 1) > 0.7
 
@@ -236,7 +236,7 @@ def test_explanations_name_the_share_of_the_context():
         ]
         assert_array_equal(np.transpose(shares) != 0, np.eye(3, dtype=bool))
         assert np.argmax(np.diag(shares)) == 1
-        folded = model.explain(0, item, model._by_user(X)[[3]], context=np.eye(3)[[1]])
+        folded = model.explain(0, item, take_rows(model._by_user(X), [3]), context=np.eye(3)[[1]])
         assert folded.context_contributions[1] > 0
 
 
@@ -246,8 +246,8 @@ def test_interactions_are_held_out_by_user():
     model._seed = 0
     train, held_out = model._split(model._validate_history(X, reset=True))
     assert train.shape == held_out.shape == X.shape
-    assert_array_equal((train + held_out).toarray(), X.toarray())
-    of_users = [(model._by_user(part) > 0).toarray() for part in (train, held_out)]
+    assert_array_equal(train.toarray() + held_out.toarray(), X.toarray())
+    of_users = [model._by_user(part).toarray() > 0 for part in (train, held_out)]
     assert of_users[1].sum() > 50 and not (of_users[0] & of_users[1]).any()
     model.fit(X)
     assert max(model.validation_scores_) > 0.3
