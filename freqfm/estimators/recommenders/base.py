@@ -774,7 +774,7 @@ def recommend(estimator, X=None, **options) -> tuple[np.ndarray, np.ndarray]:
         Passed to ``recommend``: ``n_recommendations``, ``exclude_seen``, ``candidates``,
         ``exclude``, ``diversity``, ``item_vectors`` and ``users``; for an
         :class:`InteractionRecommender` also ``history``; for models with features also
-        ``user_features`` and ``item_features``.
+        ``user_features`` and ``item_features``, with context ``context``.
 
     Returns
     -------

@@ -91,7 +91,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     backbone : {"linear", "lightgcn", "mlp"} or Backbone, default="linear"
         What computes the vectors, see :mod:`freqfm.backbones`. "linear" learns a vector for each
         user and item, "lightgcn" averages these over neighbours, "mlp" adds dense layers, and
-        ``Features(user_features=..., item_features=...)`` sums vectors of features.
+        ``Features(user_features=..., item_features=...)`` sums vectors of features. With
+        ``Context(context=..., users=...)`` the rows of ``X`` are queries, users in a context, and
+        those of the model users.
     loss : str or RankingLoss, default="bsl"
         Such as "softmax", "bsl", "bpr", "warp", "directau", "mawu", "psl", "slatk" or "ccl"; see
         :mod:`freqfm.losses`. "bsl" is a softmax whose negatives have a little more weight.
