@@ -71,6 +71,7 @@ def test_known_items_of_long_histories(n):
     pairwise = Pairwise(
         cosine=False,
         dropout=0.0,
+        n_items=1000,
         known_starts=np.array([0, 3, 3 + n]),
         known_ends=np.array([3, 3 + n, 5 + n]),
         known_items=known,

@@ -204,6 +204,8 @@ def test_rows_are_moved_once(gpu):
     X = sparse.csr_array(np.tile(X.toarray(), (20, 1)))
     y = np.tile(y, 20)
     model = fm(device="cuda", batch_size=400, early_stopping=True, n_iter_no_change=None)
+    # Given penalties need no search, whose epochs would be more.
+    model.set_params(alpha_linear=1.0, alpha_factors=5.0)
     copied = []
     for max_iter in (1, 3):
         gpu.n_copied = 0
