@@ -137,8 +137,9 @@ class GraphFilterRecommender(ItemWeightsRecommender):
     ten times as long and ranks no better: :doc:`results </results_recommenders>`.
 
     A random sparse graph with n items per user and m users per item has eigenvalues up to about
-    ``noise_edge_`` = (n^-1/2 + m^-1/2)^2, apart from the first [3]_. "auto" is noise_edge_
-    exp(6 noise_edge_): sparse data, whose spectrum is mostly noise, get an almost linear response.
+    ``noise_edge_`` = (n^-1/2 + m^-1/2)^2, apart from the first [3]_. "auto" is
+    ``noise_edge_ * exp(6 * noise_edge_)``: sparse data, whose spectrum is mostly noise, get an
+    almost linear response.
 
     ``recommend`` returns only items with a positive score, and -1 where there are too few.
     ``transform`` returns the rows of ``X`` themselves, a sparse matrix. ``similar_items`` and
