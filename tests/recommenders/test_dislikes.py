@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -20,7 +21,6 @@ from freqfm import (
 from freqfm.datasets import make_interactions
 from freqfm.metrics import dislike_rate_at_k, ndcg_at_k, ranking_report, recall_at_k
 from freqfm.model_selection import make_ranking_scorer
-from tests.helpers import each
 
 N_USERS, N_ITEMS = SHAPE = 60, 30
 LIKES = make_interactions(*SHAPE, n_interactions=600, random_state=0)
