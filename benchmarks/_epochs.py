@@ -28,7 +28,7 @@ def task_of(model, X, **changes):
     """Return the task that a recommender's ``fit`` trains, with some components changed."""
     X = model._validate_interactions(X, reset=True)
     model._count_known(X, reset=True)
-    components = model._bound(model._resolve_components(X, X)._replace(**changes), X)
+    components = model._bound(model._resolve_components(X, X)._replace(**changes), X, X)
     model._start(X, components, reset=True)
     model._remember(X)
     model._keep_settings(components, X)

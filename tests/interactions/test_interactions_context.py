@@ -122,6 +122,7 @@ def test_unknown_and_missing_values_are_ignored(model):
     assert again.context_values_["device"].tolist() == ["pc", "phone"]
 
 
+@pytest.mark.slow
 def test_contexts_work_with_the_rest():
     table = made()
     rows = table[["user", "item", "hour", "device"]].to_numpy(dtype=object)

@@ -175,5 +175,6 @@ def test_copies_searches_and_tables(X):
     assert len(table.recommend(["u1"], n_recommendations=3)[0][0]) == 3
 
 
+@pytest.mark.slow
 def test_sklearn_compatible():
     check_matrix_recommender(GraphFilterRecommender(random_state=0))

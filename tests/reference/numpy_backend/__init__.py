@@ -30,8 +30,10 @@ def dense_rows(rows, n_columns):
     """Return rows of a sparse matrix, Histories or Candidates, as a float64 array."""
     indptr, indices = rows[:2]
     values = rows.weights if hasattr(rows, "weights") else np.ones(len(indices))
-    shape = len(indptr) - 1, n_columns
-    return sparse.csr_array((values, indices, indptr), shape=shape).toarray().astype(np.float64)
+    # Some of the rows of a matrix begin later in its arrays.
+    part, shape = slice(indptr[0], indptr[-1]), (len(indptr) - 1, n_columns)
+    matrix = sparse.csr_array((values[part], indices[part], indptr - indptr[0]), shape=shape)
+    return matrix.toarray().astype(np.float64)
 
 
 class NumpyBackend(Backend):

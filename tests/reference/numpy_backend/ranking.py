@@ -282,7 +282,7 @@ class RankingEpochs(base.RankingTrainer):
     def _weights_of_first(self, values, known):
         """Return factors of the shares of negatives: 0 but for the first that has a loss."""
         n_draws = values.shape[1]
-        violations = (values > 0) & ~known
+        violations = (values > 0) & ~np.array(known)
         first = violations & (violations.cumsum(axis=1) == 1)
         ranks = (self.problem.n_items - 1) // np.arange(1, n_draws + 1)
         return first * n_draws * np.log(np.maximum(ranks, 1))
