@@ -441,7 +441,7 @@ def test_partitions_of_users(client, histories):
     # Of several shards that are wrong, any may be the first to say so.
     first = np.arange(120)[:, None] < 50
     for values, message in (
-        (histories.multiply(np.where(first, -1, 1)).tocsr(), "partitions 0 to 1 .* Negative"),
+        (histories.multiply(np.where(first, -1, 1)).tocsr(), "partitions 0 to 1 .* dislike"),
         (histories.multiply(np.where(first, np.nan, 1)).tocsr(), "partitions 0 to 1 .* NaN"),
         (histories * 0, "X of shape .* holds no interaction"),
         (histories[:0], "X has no rows in any of its partitions"),
