@@ -5,6 +5,8 @@ import time
 import numpy as np
 from scipy import sparse
 
+from freqfm.estimators.fm.penalties import set_penalties
+
 
 def power_law_rows(n_rows, n_columns, per_row, seed=0):
     """Return rows of distinct ones, one in each of ``per_row`` equal groups of columns.
@@ -41,6 +43,7 @@ class Epochs:
     def __init__(self, model, X, y=None):
         if y is not None:
             rows, _, optimizer = model._prepare(X, y, None, None, reset=True)
+            set_penalties(model, reset=True)
             self._task = model._begin(rows, optimizer, reset=True)
         else:
             self._task = task_of(model, X)

@@ -180,13 +180,14 @@ def work(path, how, n_workers):
                 answer(machine, X)
                 # All forks are there when they are measured.
                 time.sleep(1)
-                print(private(), flush=True)
+                # One write each: print would write the end of a line on its own.
+                print(f"{private()}\n", end="", flush=True)
                 os._exit(0)
         for _ in range(int(n_workers)):
             os.wait()
     else:
         time.sleep(2)
-        print(private(), flush=True)
+        print(f"{private()}\n", end="", flush=True)
 
 
 def memory(n_features, n_workers):
