@@ -235,6 +235,7 @@ def blocks_of(n_rows=400, size=50):
     return rows, [(rows[a : a + size], y[a : a + size]) for a in range(0, n_rows, size)]
 
 
+@pytest.mark.slow
 @each("cls", MACHINES)
 def test_streams_carry_the_fields_of_encoders_that_grow(cls):
     rows, blocks = blocks_of()
@@ -255,6 +256,7 @@ def test_streams_carry_the_fields_of_encoders_that_grow(cls):
     assert_same_model(*models)
 
 
+@pytest.mark.slow
 @each("cls", MACHINES)
 def test_fits_on_streams_take_the_fields_of_their_encoder(cls):
     rows, blocks = blocks_of()

@@ -68,6 +68,7 @@ def test_the_choice_follows_the_data(scale, pairs, expected):
         assert loss < of_fixed
 
 
+@pytest.mark.slow
 @BOTH
 def test_the_chosen_model_is_that_of_a_fit_with_its_penalties(clicks, cls):
     X, y = clicks
@@ -89,6 +90,7 @@ def test_bits_do_not_depend_on_threads(clicks):
     assert_same_model(one, two)
 
 
+@pytest.mark.slow
 def test_parameters_are_kept_and_searched(clicks):
     model = FMClassifier(**OPTIONS)
     assert clone(model).get_params()["alpha_linear"] == model.alpha_factors == "auto"
@@ -157,6 +159,7 @@ def test_fits_without_a_choice_and_those_that_continue(clicks):
     assert chosen(model.set_params(alpha_linear="auto", warm_start=False).fit(X, y)) == WEAK
 
 
+@pytest.mark.slow
 def test_verbose_says_once_what_was_chosen_and_whether_pairs_help(capsys):
     for pairs, params in ((0, {}), (0, {"alpha_factors": 5.0, "alpha_linear": 1.0}), (2.0, {})):
         X, y = rows_of(2000, (8, 8), 0.2, pairs)
@@ -253,6 +256,7 @@ class Killing(Checkpoint):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_fit_that_is_resumed_chooses_as_well(tmp_path):
     X, y = rows_of(1000, (300, 200), 0.05)
     for given in ({}, {"X_val": X[600:], "y_val": y[600:]}):

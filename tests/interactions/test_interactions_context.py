@@ -77,6 +77,7 @@ def test_users_get_what_suits_the_moment(model):
     assert not seen & set(model.recommend("u3", context=ways[0])[0])
 
 
+@pytest.mark.slow
 def test_tables_are_scored_in_their_context(model):
     test = made()[700:]
     scores = model.predict(test)
@@ -102,6 +103,7 @@ def test_explanations_name_values_of_the_context(model):
     assert set(model.explain("u3", "i50").context) >= {"hour=0", "hour=8", "device=pc"}
 
 
+@pytest.mark.slow
 def test_unknown_and_missing_values_are_ignored(model):
     with pytest.warns(UserWarning, match=r"1 value\(s\) that fit has not seen: \['hour=99'\]"):
         found = model.recommend("u3", context={"hour": 99, "device": "pc"})

@@ -63,6 +63,7 @@ def expected(model, table, diversity, k, **query):
     return found
 
 
+@pytest.mark.slow
 @each("diversity", [0.2, 0.7])
 def test_recommendations_are_those_of_the_definition(models, X, diversity):
     features = np.random.default_rng(0).normal(size=(X.shape[1], 3))
