@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 
 from freqfm import EASERecommender, InteractionRecommender, ItemKNNRecommender
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.closed_form import ease
+from freqfm.estimators.recommenders.closed_form import ease, item_weights
 
 
 def weighted(n_users=80, n_items=25, share=0.2):
@@ -113,7 +113,7 @@ def test_auto_penalizes_by_the_lengths_of_histories(X):
 def test_auto_is_exact_for_few_items(X, monkeypatch):
     exact = EASERecommender(n_neighbors=None).fit(X)
     assert_array_equal(EASERecommender().fit(X).item_weights_.data, exact.item_weights_.data)
-    monkeypatch.setattr(ease, "_MOST_EXACT", 10)
+    monkeypatch.setattr(item_weights, "_MOST_EXACT", 10)
     monkeypatch.setattr(ease, "_N_NEIGHBORS", 5)
     local = EASERecommender(n_neighbors=5).fit(X)
     assert_array_equal(EASERecommender().fit(X).item_weights_.data, local.item_weights_.data)

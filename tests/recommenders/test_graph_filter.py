@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 
 from freqfm import GraphFilterRecommender, InteractionRecommender, ItemKNNRecommender
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.closed_form import graph_filter
+from freqfm.estimators.recommenders.closed_form import graph_filter, item_weights
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_auto_follows_the_noise(X, monkeypatch):
     dense = make_interactions(400, 60, 8000, random_state=0)
     model = GraphFilterRecommender(8, random_state=0).fit(dense)
     assert model.item_power_ == pytest.approx(0.2 + model.noise_edge_)
-    monkeypatch.setattr(graph_filter, "_MOST_EXACT", 10)
+    monkeypatch.setattr(item_weights, "_MOST_EXACT", 10)
     monkeypatch.setattr(graph_filter, "_N_NEIGHBORS", 5)
     few = GraphFilterRecommender(8, random_state=0).fit(X).item_weights_
     assert np.diff(few.indptr).max() == 5

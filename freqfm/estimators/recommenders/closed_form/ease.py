@@ -16,13 +16,13 @@ from freqfm._threads import single_threaded_blas
 from freqfm.estimators.progress import announce, announced_parts
 from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
+    count_neighbors,
     listed_rows,
     with_data,
 )
 from freqfm.estimators.recommenders.index import rows_of, sparse_top_k
 
-# With n_neighbors="auto" all items are neighbors up to this many, else this many are.
-_MOST_EXACT = 4096
+# With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 100
 
 # Products with so many times as many items as an item has neighbors are kept.
@@ -176,13 +176,10 @@ class EASERecommender(ItemWeightsRecommender):
         if self.regularization == "auto":
             self.regularization_ = 2 * X.nnz / np.count_nonzero(np.diff(X.indptr))
         penalties = self.regularization_ + squares * (self.dropout / (1 - self.dropout))
-        n_neighbors = self.n_neighbors
-        if n_neighbors == "auto":
-            n_neighbors = None if n_items <= _MOST_EXACT else _N_NEIGHBORS
-        if n_neighbors is None:
+        k = count_neighbors(self.n_neighbors, n_items, _N_NEIGHBORS)
+        if k is None:
             weights, left = _regress_on_all(X, weighted, squares + penalties, self.verbose)
         else:
-            k = min(int(n_neighbors), n_items)
             options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
             gram = _products_of_similar(X, weighted, squares, k, **options)
             weights, left = _regress_on_similar(*gram, squares + penalties, k, **options)

@@ -17,12 +17,12 @@ from freqfm._threads import single_threaded_blas
 from freqfm.estimators.progress import announce, announced_parts
 from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
+    count_neighbors,
     listed_rows,
     with_data,
 )
 
-# With n_neighbors="auto" all items are neighbors up to this many, else this many are.
-_MOST_EXACT = 4096
+# With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 500
 
 # Numbers of the rows of the filter that a thread computes at a time.
@@ -247,10 +247,8 @@ class GraphFilterRecommender(ItemWeightsRecommender):
 
     def _n_kept(self, n_items):
         """Return how many weights of an item are kept."""
-        n_neighbors = self.n_neighbors
-        if n_neighbors == "auto":
-            n_neighbors = None if n_items <= _MOST_EXACT else _N_NEIGHBORS
-        return n_items if n_neighbors is None else min(int(n_neighbors), n_items)
+        k = count_neighbors(self.n_neighbors, n_items, _N_NEIGHBORS)
+        return n_items if k is None else k
 
     def _filter(self, graph, powers):
         """Return the items with the largest weights from each item, and these, (n_items, k)."""

@@ -13,6 +13,9 @@ from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.histories import pad_rows, with_dislikes
 from freqfm.estimators.training import attempt
 
+# With n_neighbors="auto" all items are neighbors up to this many.
+_MOST_EXACT = 4096
+
 
 class ItemWeightsRecommender(BaseRecommender):
     """Recommenders that score an item by its weights from the items that the user has.
@@ -154,6 +157,13 @@ class ItemWeightsRecommender(BaseRecommender):
     def _contributions(self, query, history, item):
         weights = self.item_weights_[history.indices][:, [item]].toarray().ravel()
         return history.data.astype(np.float64) * weights
+
+
+def count_neighbors(n_neighbors, n_items, usual):
+    """Return how many neighbors an item has, ``usual`` by "auto" of many items; None is all."""
+    if n_neighbors == "auto":
+        n_neighbors = None if n_items <= _MOST_EXACT else usual
+    return None if n_neighbors is None else min(int(n_neighbors), n_items)
 
 
 def listed_rows(items, values, n_items):
