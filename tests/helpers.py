@@ -24,11 +24,7 @@ from freqfm import (
     RaFMRegressor,
 )
 
-CLASSES = [
-    FMClassifier,
-    FMRegressor,
-    RaFMClassifier,
-    RaFMRegressor,
+WITH_FIELDS = [
     DeepFMClassifier,
     DeepFMRegressor,
     FFMClassifier,
@@ -36,6 +32,7 @@ CLASSES = [
     FwFMClassifier,
     FwFMRegressor,
 ]
+CLASSES = [FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor, *WITH_FIELDS]
 BOTH = pytest.mark.parametrize("cls", CLASSES)
 
 #: Learned attributes that are bitwise the same after two equal fits.

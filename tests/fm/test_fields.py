@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_same_model
+from helpers import WITH_FIELDS, assert_same_model
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone, is_classifier
@@ -17,26 +17,12 @@ from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import (
-    DeepFMClassifier,
-    DeepFMRegressor,
-    FFMClassifier,
-    FFMRegressor,
-    FwFMClassifier,
-    FwFMRegressor,
     WithFields,
     column_fields,
 )
 from freqfm.datasets import IncrementalOneHotEncoder, RowStream
 
-MACHINES = [
-    DeepFMClassifier,
-    DeepFMRegressor,
-    FFMClassifier,
-    FFMRegressor,
-    FwFMClassifier,
-    FwFMRegressor,
-]
-EACH = pytest.mark.parametrize("cls", MACHINES)
+EACH = pytest.mark.parametrize("cls", WITH_FIELDS)
 
 
 @pytest.fixture(scope="module")

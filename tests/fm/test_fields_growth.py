@@ -5,16 +5,14 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_same_model, classes_of, each
+from helpers import WITH_FIELDS, assert_same_model, classes_of, each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.preprocessing import OneHotEncoder
 
 from freqfm import (
     DeepFMClassifier,
-    DeepFMRegressor,
     FFMClassifier,
-    FFMRegressor,
     FwFMClassifier,
     FwFMRegressor,
     WithFields,
@@ -24,15 +22,6 @@ from freqfm._input.field_rows import FieldRows
 from freqfm.datasets import IncrementalOneHotEncoder, RowStream
 from freqfm.initializers import Initializer, Normal, XavierUniform
 from freqfm.optimizers import OPTIMIZERS, Adam
-
-MACHINES = [
-    DeepFMClassifier,
-    DeepFMRegressor,
-    FFMClassifier,
-    FFMRegressor,
-    FwFMClassifier,
-    FwFMRegressor,
-]
 
 # Columns of fields b, d and e; then more of them, and of a and c, which come earlier in order.
 WIDE = np.array(list("bbbbdddeebdaac"))
@@ -69,7 +58,7 @@ def grown(cls, **params):
     return model, wide
 
 
-@each("cls", MACHINES)
+@each("cls", WITH_FIELDS)
 @each("optimizer", ["cf_sgd", "adam", "rowwise_adagrad", "sgd"])
 def test_what_a_model_has_does_not_change(cls, optimizer):
     model, wide = grown(cls, optimizer=optimizer, init_scale=0.1)
@@ -159,7 +148,7 @@ def test_grown_models_learn_as_those_with_all_columns_from_the_start(cls, optimi
         assert_allclose(found, models[1][name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-@each("cls", MACHINES)
+@each("cls", WITH_FIELDS)
 def test_growth_is_the_same_by_any_number_of_threads_and_after_pickling(cls):
     models = [machine(cls, n_jobs=n, init=XavierUniform()) for n in (1, 2, 1)]
     y_of = (lambda y: y + 1) if "Regressor" in cls.__name__ else lambda y: y + np.arange(60) % 2
@@ -175,7 +164,7 @@ def test_growth_is_the_same_by_any_number_of_threads_and_after_pickling(cls):
     models[0].set_params(warm_start=True, max_iter=1).fit(X, y_of(y))
 
 
-@each("cls", MACHINES)
+@each("cls", WITH_FIELDS)
 def test_ways_to_give_the_fields_of_new_columns(cls):
     (X, y), (X_wide, y_wide) = chunk(N_KNOWN, 0), chunk(len(WIDE), 1)
     plain, plain_wide = sparse.csr_array(X), X_wide.toarray()
@@ -190,7 +179,7 @@ def test_ways_to_give_the_fields_of_new_columns(cls):
     assert_same_model(array, carried)
 
 
-@each("cls", MACHINES)
+@each("cls", WITH_FIELDS)
 def test_growth_that_cannot_be(cls):
     (X, y), (X_wide, y_wide) = chunk(N_KNOWN, 0), chunk(len(WIDE), 1)
     model = machine(cls).partial_fit(X, y, **classes_of(cls))
@@ -236,7 +225,7 @@ def blocks_of(n_rows=400, size=50):
 
 
 @pytest.mark.slow
-@each("cls", MACHINES)
+@each("cls", WITH_FIELDS)
 def test_streams_carry_the_fields_of_encoders_that_grow(cls):
     rows, blocks = blocks_of()
     models = []
@@ -257,7 +246,7 @@ def test_streams_carry_the_fields_of_encoders_that_grow(cls):
 
 
 @pytest.mark.slow
-@each("cls", MACHINES)
+@each("cls", WITH_FIELDS)
 def test_fits_on_streams_take_the_fields_of_their_encoder(cls):
     rows, blocks = blocks_of()
     fits = []
