@@ -107,7 +107,7 @@ def main():
     parser.add_argument("--data-set", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--n-jobs", type=int, default=None)
-    parser.add_argument("--quick", action="store_true", help="300 users, drawn: a test")
+    parser.add_argument("--quick", action="store_true", help="200 users, drawn: a test")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "learning_curve.json"

@@ -26,11 +26,9 @@ from _runs import Results, table
 
 from freqfm import MFRecommender
 from freqfm.backbones import LightGCN
-from freqfm.datasets import make_interactions
 from freqfm.losses import BSL
 from freqfm.metrics import ranking_report
 from freqfm.metrics._ranking import top_k
-from freqfm.model_selection import holdout_interactions
 from freqfm.samplers import Popularity
 from freqfm.temperatures import DensityTemperature
 
@@ -125,9 +123,7 @@ def quarter_of(parts):
 def training_and_validation(name, args):
     """Return the training part and the validation part of a data set."""
     if args.quick:
-        return holdout_interactions(
-            make_interactions(300, 200, 9000, random_state=0), 0.1, random_state=0
-        )
+        return click_parts(require_data(args), "gowalla")[:2]
     parts = click_parts(require_data(args), DATA_SETS[name])[:2]
     return quarter_of(parts) if name == "quarter" else parts
 
@@ -181,7 +177,7 @@ def main(description, changes, fit, name):
     parser.add_argument("--changes", nargs="+", default=["*"], help="names or patterns")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--n-jobs", type=int, default=None)
-    parser.add_argument("--quick", action="store_true", help="300 users, drawn: a test")
+    parser.add_argument("--quick", action="store_true", help="200 users, drawn: a test")
     args = parser.parse_args()
     results = Results(args.results or args.out / f"{name}.jsonl")
     for data_set in args.data_set[: 1 if args.quick else None]:

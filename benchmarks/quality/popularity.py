@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--data-set", nargs="+", choices=DATA_SETS, default=["MovieLens-1M"])
     parser.add_argument("--n-jobs", type=int, default=None)
-    parser.add_argument("--quick", action="store_true", help="300 users, drawn: a test")
+    parser.add_argument("--quick", action="store_true", help="200 users, drawn: a test")
     args = parser.parse_args()
     makers = contenders()
     makers |= {name: partial(Freqfm, MFRecommender, **params) for name, params in VARIANTS.items()}

@@ -30,9 +30,7 @@ from _recommenders import GRIDS, K, contenders, points
 from _runs import Results
 
 from freqfm._input.validation import count_threads
-from freqfm.datasets import make_interactions
 from freqfm.metrics import ranking_report
-from freqfm.model_selection import holdout_interactions
 
 DATA_SETS = {"Gowalla": "gowalla", "MovieLens-1M": "ml1m-implicit", "MovieLens-100K": "ml100k"}
 
@@ -40,9 +38,7 @@ DATA_SETS = {"Gowalla": "gowalla", "MovieLens-1M": "ml1m-implicit", "MovieLens-1
 def data_sets(args):
     """Yield the name of every data set, and its training, validation and test parts."""
     if args.quick:
-        X = make_interactions(300, 200, 9000, random_state=0)
-        rest, test = holdout_interactions(X, 0.2, random_state=0)
-        yield "drawn", (*holdout_interactions(rest, 0.1, random_state=1), test)
+        yield "drawn", click_parts(require_data(args), "gowalla")
         return
     for name in args.data_set:
         yield name, click_parts(require_data(args), DATA_SETS[name])
@@ -107,7 +103,7 @@ def main():
     parser = table_parser(__doc__)
     parser.add_argument("--data-set", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
     parser.add_argument("--n-jobs", type=int, default=None)
-    parser.add_argument("--quick", action="store_true", help="300 users, drawn: a test")
+    parser.add_argument("--quick", action="store_true", help="200 users, drawn: a test")
     args = parser.parse_args()
     n_threads = count_threads(args.n_jobs)
     path = args.out / "untuned.json"
