@@ -178,10 +178,6 @@ class Context(Features):
     def _mean_vector(self, tables):
         return mean_vector(self.totals, tables)
 
-    def backward(self, tables, context, user_gradients, item_gradients):
-        """Return the gradients by users' and items' tables, see ``QueryBatch`` for the context."""
-        return super().backward(tables, context, user_gradients, item_gradients)
-
     def occurrences(self, context, user_counts, item_counts):
         """Return how often the rows of all tables occur in all interactions."""
         found = super().occurrences(context, user_counts, item_counts)
