@@ -43,7 +43,7 @@ COMPONENTS = [
     *losses.RANKING_LOSSES.values(),
     *initializers.INITIALIZERS.values(),
     *(samplers.Uniform, samplers.Popularity, samplers.InBatch, samplers.Full, samplers.MIDX),
-    *(samplers.Kernel, samplers.DNS, samplers.SelfAdversarial),
+    *(samplers.Kernel, samplers.DNS, samplers.SelfAdversarial, samplers.AOBPR),
     *temperatures.TEMPERATURES.values(),
 ]
 CHOICES = {

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from freqfm._threads import single_threaded_blas
-from freqfm.samplers import DNS, MIDX, Kernel, Popularity, Sampler, SelfAdversarial, Uniform
+from freqfm.samplers import AOBPR, DNS, MIDX, Kernel, Popularity, Sampler, SelfAdversarial, Uniform
 
 N_CLUSTERS, INVERSE_TEMPERATURE, N_QUERIES = 200, 9, 200
 
@@ -35,6 +35,7 @@ def contenders():
         "kernel, alpha=1": Kernel(1),
         "dns": DNS(),
         "self_adversarial": SelfAdversarial(),
+        "aobpr": AOBPR(),
     }
 
 

@@ -272,7 +272,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         adapts = temperature is not None and (
             temperature.statistics_wanted or temperature.looks_at_vectors
         )
-        refresh = getattr(sampler, "refresh", 1) > 1 or components.loss.k is not None
+        refresh = (getattr(sampler, "refresh", 1) or 1) > 1 or components.loss.k is not None
         if n_shards > 1 and (adapts or refresh):
             name = "temperature" if adapts else "loss" if components.loss.k else "negative_sampler"
             raise ValueError(

@@ -1,8 +1,9 @@
 """The interface of samplers, for users and for estimators."""
 
+import math
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 import numpy as np
 from scipy.special import logsumexp
@@ -23,8 +24,8 @@ from freqfm.backends.base import Stream
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal
 
-# Numbers of a proposal that need not be integers.
-_FLOATS = ("alpha", "temperature")
+# Probabilities of this many pairs of a query and an item are computed at a time.
+_PAIRS = 1 << 24
 
 
 class Sampler(Component):
@@ -199,8 +200,9 @@ class QuerySampler(Sampler):
     n_negatives = 128
     #: Whether draws come with corrections that a softmax subtracts.
     corrected = True
-    #: Number of epochs between two calls of ``proposal``.
-    refresh: int = 1
+    #: Number of epochs between two calls of ``proposal``; None for calls within epochs too, see
+    #: ``draws_per_refresh``.
+    refresh: int | None = 1
     #: The class of all of its proposals, by which a backend knows beforehand whether it can draw
     #: from them; None if that is unknown: then only the CPU draws.
     proposal_type: type | None = None
@@ -242,8 +244,41 @@ class QuerySampler(Sampler):
         method ``scratch()`` says, which returns two integers.
         """
 
+    def draws_per_refresh(self, n_items):
+        """Return the number of draws between two calls of ``proposal`` if ``refresh`` is None.
+
+        :class:`~freqfm.MFRecommender` counts the draws of an epoch for all users, and updates the
+        sampler before the next batch; :class:`~freqfm.FastVAERecommender` only between epochs.
+
+        Parameters
+        ----------
+        n_items : int
+
+        Returns
+        -------
+        n_draws : int
+            n_items log(n_items): an update that sorts items takes as long as so many draws.
+        """
+        return max(1, round(n_items * math.log(n_items)))
+
     def _proposal_of(self, vectors, counts, seed):
         return self.proposal(counts, vectors, seed)
+
+
+class UncorrectedSampler(QuerySampler):
+    """Base class of samplers of hard negatives, for whose probabilities losses do not correct."""
+
+    corrected = False
+
+    def sample(self, queries, n, *, random_state=None):
+        """Draw items for every query, see :meth:`Sampler.sample`."""
+        ids, log_q = super().sample(queries, n, random_state=random_state)
+        queries = self._check_queries(queries)
+        step = max(1, _PAIRS // self.proposal_.n_items)
+        for start in range(0, len(queries), step):
+            rows = slice(start, start + step)
+            log_q[rows] = np.take_along_axis(self.log_proba(queries[rows]), ids[rows], axis=1)
+        return ids, log_q
 
 
 class _Recalled(NamedTuple):
@@ -405,6 +440,8 @@ def check_proposal(learned, name, proposal, n_items, width):
         arrays = proposal.arrays(width)
     except (AttributeError, IndexError, TypeError):
         learned.require(False, name, "has an array of another type or with other axes than needed")
+    # Other numbers have to be integers.
+    floats = [field for field, hint in get_type_hints(kind).items() if hint is float]
     for field, value in proposal._asdict().items():
         if field in arrays:
             dtype, shape = arrays[field]
@@ -412,7 +449,7 @@ def check_proposal(learned, name, proposal, n_items, width):
             fits = value.dtype == dtype
         else:
             is_number = isinstance(value, Real) and not isinstance(value, bool)
-            fits = is_number and value > 0 and (isinstance(value, Integral) or field in _FLOATS)
+            fits = is_number and value > 0 and (isinstance(value, Integral) or field in floats)
         found = "" if fits else f"is {value!r}, of another type than it has to be"
         learned.require(fits, f"{name}.{field}", found)
     if hasattr(kind, "check"):

@@ -9,10 +9,7 @@ from freqfm._components import POSITIVE, POSITIVE_INTEGER
 from freqfm._numba.jit import ZERO
 from freqfm.formulas.sampling_laws import dot_with_row, random_below
 from freqfm.formulas.special import exp_of_minus
-from freqfm.samplers._base import QuerySampler
-
-# Scores are ranked for this many pairs of a query and an item at a time.
-_PAIRS = 1 << 24
+from freqfm.samplers._base import QuerySampler, UncorrectedSampler
 
 
 class BestOfUniform(NamedTuple):
@@ -76,7 +73,7 @@ class WeightedUniform(NamedTuple):
         return {"vectors": (np.float32, (self.n_items, width))}
 
 
-class DNS(QuerySampler):
+class DNS(UncorrectedSampler):
     """Dynamic negative sampling: the best by score of several uniform draws [1]_.
 
     With ``n_candidates`` n, M items and ranks r from the worst score (1) to the best (M), an item
@@ -118,7 +115,6 @@ class DNS(QuerySampler):
     array([[0.0625, 0.1875, 0.3125, 0.4375]])
     """
 
-    corrected = False
     proposal_type = BestOfUniform
     _parameter_constraints = {"n_candidates": POSITIVE_INTEGER, "refresh": POSITIVE_INTEGER}
 
@@ -143,16 +139,6 @@ class DNS(QuerySampler):
                 log = n * np.log(up_to) + np.log1p(-np.exp(n * (np.log(below) - np.log(up_to))))
             weight[:] = (log - np.log(ties))[rank]
         return weights
-
-    def sample(self, queries, n, *, random_state=None):
-        """Draw items for every query, see :meth:`Sampler.sample`."""
-        ids, log_q = super().sample(queries, n, random_state=random_state)
-        queries = self._check_queries(queries)
-        step = max(1, _PAIRS // self.proposal_.n_items)
-        for start in range(0, len(queries), step):
-            rows = slice(start, start + step)
-            log_q[rows] = np.take_along_axis(self.log_proba(queries[rows]), ids[rows], axis=1)
-        return ids, log_q
 
 
 class SelfAdversarial(QuerySampler):

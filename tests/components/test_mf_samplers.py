@@ -1,5 +1,7 @@
 """Matrix factorization with negatives that are drawn for each user."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import reference.mf
@@ -10,6 +12,7 @@ from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, assert_agrees, o
 
 from freqfm import MFRecommender
 from freqfm._numba.jit import kernel, specialised
+from freqfm.backbones import LightGCN
 from freqfm.backends.cpu.ranking.drawing import DRAWS
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
@@ -104,7 +107,7 @@ def test_softmax_gradient(data, similarity, inside, name):
     for r, u in enumerate(epoch.row_users):
         query = units[u] * np.float32(INVERSE[u, 1])
         ids, drawn, of = draw(proposal, query, key_of(model._seed, r), 7)
-        drawn = drawn * (name != "dns")
+        drawn = drawn * SAMPLERS[name]().corrected
         for p in range(epoch.row_starts[r], epoch.row_starts[r + 1]):
             i = epoch.items[p]
             pairs.append((u, i, epoch.weights[p]))
@@ -156,6 +159,7 @@ def test_exact_proposal_gives_the_full_softmax(data):
 WAYS = [
     *ParameterGrid({"negative_sampler": NAMES, "loss": ["bsl"]}),
     {"negative_sampler": "dns", "loss": "bpr", "batch_size": 700},
+    {"negative_sampler": "aobpr", "loss": "bpr", "batch_size": 100},
     {
         "negative_sampler": MIDX("popularity", n_codewords=5),
         "loss": Softmax(include_positive=True),
@@ -216,11 +220,35 @@ def test_proposals_are_refreshed(refresh, n_calls):
 
 
 @pytest.mark.parametrize(
+    "loss, n_negatives, n_batches", [("bpr", 2, 1), ("bpr", 1, 2), ("bsl", 64, 1)]
+)
+def test_proposals_are_refreshed_within_epochs(monkeypatch, loss, n_negatives, n_batches):
+    # 148 draws are more than a batch has for its 100 positives, if each has one.
+    X = make_interactions(60, 40, 600, random_state=0)
+    monkeypatch.setattr(Watched, "corrected", loss != "bpr")
+    Watched.calls.clear()
+    models = [
+        MFRecommender(
+            8, loss=loss, negative_sampler=Watched(None), n_negatives=n_negatives, batch_size=100,
+            backbone=backbone, max_iter=2, random_state=0,
+        ).fit(X)
+        for backbone in ("linear", LightGCN(1, propagate="batch"))
+    ]  # fmt: skip
+    per_epoch = len(range(0, -(-X.nnz // 100), n_batches))
+    assert len(Watched.calls) == 4 * per_epoch
+    # Each is of other vectors and by another seed; LightGCN's differ from its tables.
+    assert len({call[2] for call in Watched.calls}) == 2 * per_epoch
+    vectors = [call[1] for call in Watched.calls]
+    assert all((one != other).any(axis=1).all() for one, other in pairwise(vectors))
+    assert all(model.loss_curve_[1] < model.loss_curve_[0] for model in models)
+
+
+@pytest.mark.parametrize(
     "params, complaint",
     [
         (
             {"loss": "bpr", "negative_sampler": "midx_uniform"},
-            "'popularity', 'dns', or a class derived",
+            "'popularity', 'dns', 'aobpr', or a class derived",
         ),
         ({"loss": "bpr", "negative_sampler": SelfAdversarial()}, "does not weigh them"),
         ({"loss": "directau", "negative_sampler": "kernel"}, "draws no negatives"),

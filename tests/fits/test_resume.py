@@ -76,7 +76,7 @@ MODELS = {
         backbone=Features(item_features=sparse.csc_array(np.eye(40, 5))),
         optimizer="cf_sgd",
     ),
-    "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr"),
+    "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr", negative_sampler="aobpr"),
     "mf_slatk": MFRecommender(**MF, loss=SLatK(k=3, refresh=3)),
     "mf_midx": MFRecommender(
         **MF, loss=Softmax(include_positive=True), negative_sampler=MIDX(refresh=2)

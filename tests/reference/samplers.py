@@ -47,3 +47,20 @@ def best_of_probabilities(query, items, n):
         best = max(scores[i] for i in draws)
         probabilities[next(i for i in draws if scores[i] == best)] += len(items) ** -n
     return probabilities
+
+
+def ranked_probabilities(query, items, scale):
+    """Return the probabilities of adaptive oversampling: all factors, and all ranks of each."""
+    n_items, d = items.shape
+    weights = [abs(query[f]) * np.sqrt(np.mean((items[:, f] - items[:, f].mean()) ** 2))
+               for f in range(d)]  # fmt: skip
+    geometric = [np.exp(-rank / scale) for rank in range(n_items)]
+    probabilities = np.zeros(n_items)
+    for f in range(d):
+        # Of equal numbers, the first item stands first in the list of large ones.
+        ranking = sorted(range(n_items), key=lambda i, f=f: (-items[i, f], i))
+        if query[f] < 0:
+            ranking.reverse()
+        for rank, i in enumerate(ranking):
+            probabilities[i] += weights[f] / sum(weights) * geometric[rank] / sum(geometric)
+    return probabilities

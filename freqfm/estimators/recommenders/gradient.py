@@ -252,6 +252,15 @@ class RecommenderTrainer(TrainingTask):
             learned.require(fits, "proposal.log_q", found)
         return proposal
 
+    def _proposal_is_due(self, epoch):
+        """Return whether an epoch begins with an update of a sampler that depends on the query."""
+        return self._proposal is None or epoch % (self.components.sampler.refresh or 1) == 0
+
+    def _replace_proposal(self, proposal):
+        """Draw from another proposal from now on."""
+        self._proposal = self._checked(proposal)
+        self._keep_codewords()
+
     def _keep_codewords(self):
         """Keep the codewords with which the next call of ``fit`` begins a sampler's proposals."""
         codewords = getattr(self._proposal, "codewords", self.training.codewords)
@@ -311,7 +320,8 @@ class RecommenderTrainer(TrainingTask):
 
         The proposal of a sampler that is refreshed in each epoch depends on the model alone.
         """
-        kept = self._proposal is not None and getattr(self.components.sampler, "refresh", 1) > 1
+        refresh = getattr(self.components.sampler, "refresh", 1) or 1
+        kept = self._proposal is not None and refresh > 1
         return {"proposal": self._proposal._asdict() if kept else None}
 
     def restore_extra(self, extra):

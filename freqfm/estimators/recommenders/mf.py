@@ -111,12 +111,12 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         CCL have none.
     negative_sampler : str or Sampler, default="auto"
         How negatives are drawn: "auto" or for instance "uniform", "popularity", "in_batch",
-        "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns" or
-        "self_adversarial"; see :mod:`freqfm.samplers`. "auto" draws by the root of the popularity,
-        which is corrected for, for BSL, softmax, PSL and SL@K; uniformly for BPR, WARP, CCL
-        and custom losses of two scores; and not at all for losses without negatives. From
+        "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns",
+        "self_adversarial" or "aobpr"; see :mod:`freqfm.samplers`. "auto" draws by the root of the
+        popularity, which is corrected for, for BSL, softmax, PSL and SL@K; uniformly for BPR, WARP,
+        CCL and custom losses of two scores; and not at all for losses without negatives. From
         "midx_uniform" on, negatives are drawn for each user by the user's scores, for softmax and
-        BSL; BPR, WARP and CCL support only "dns" of these.
+        BSL; BPR, WARP and CCL support only "dns" and "aobpr" of these.
     n_negatives : int, default=None
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
         each user). None is the sampler's default, or else the loss's: 768 for BSL, softmax, PSL and

@@ -113,7 +113,8 @@ class MFTrainer(RecommenderTrainer):
         """Train on every positive once; return the mean loss."""
         # Before the data of the epoch are allocated: these three need memory only here.
         self._refresh_temperatures(epoch)
-        self._refresh_proposal(epoch)
+        if self._drawn and self._proposal_is_due(epoch):
+            self._refresh_proposal(epoch)
         self._refresh_thresholds(epoch)
         data = self._shuffle(epoch)
         n_batches = len(data.batch_starts) - 1
@@ -122,13 +123,19 @@ class MFTrainer(RecommenderTrainer):
         # For a custom sampler.
         generator = np.random.default_rng([self._seed, epoch, 1])
         total = weight = 0.0
+        n_draws = 0
         for first in range(0, n_batches, self._batches_per_call):
             last = min(first + self._batches_per_call, n_batches)
+            if n_draws >= self._draws_per_refresh:
+                self._compute_vectors()
+                self._refresh_proposal(epoch, first)
+                n_draws = 0
             negatives = self._negatives(epoch, first, last, generator)
             batches = first, last, self._proposal, negatives
             self._begin_batches(data, *batches)
             part = trainer.train(*batches, *self._of_rows())
             self._end_batches(first, part[1])
+            n_draws += self._draws_of(data, first, last)
             total += part[0]
             weight += part[1]
         trainer.end_epoch()
@@ -197,18 +204,34 @@ class MFTrainer(RecommenderTrainer):
     def _vectors_for(self, strategy):
         return self._compared(*self.vectors) if strategy.looks_at_vectors else (None, None)
 
-    def _refresh_proposal(self, epoch):
-        """Update a sampler that depends on the query to the current item vectors."""
+    @property
+    def _draws_per_refresh(self):
+        """After how many draws of an epoch a sampler is updated; infinity if only between them."""
         sampler = self.components.sampler
-        if self._drawn and (self._proposal is None or epoch % sampler.refresh == 0):
-            (vectors,) = self._compared("item_factors")
-            # The proposal may keep the array.
-            vectors = vectors if self.components.cosine else vectors.copy()
-            seed = int(np.random.default_rng([self._seed, epoch, 3]).integers(1 << 31))
-            last = self._proposal or recall_codewords(self.training.codewords)
-            proposal = sampler.proposal(self._known.item_counts, vectors, seed, last)
-            self._proposal = self._checked(proposal)
-            self._keep_codewords()
+        within = self._drawn and sampler.refresh is None
+        return sampler.draws_per_refresh(self.X.shape[1]) if within else np.inf
+
+    def _draws_of(self, data, first, last):
+        """Return how many negatives some batches draw by the user."""
+        rows = data.batch_starts[[first, last]]
+        # Losses of pairs have a list for each positive, others for each row.
+        pairs = self.components.loss.family == "pairwise"
+        begin, end = data.row_starts[rows] if pairs else rows
+        return int(end - begin) * self.components.n_negatives
+
+    def _refresh_proposal(self, epoch, first=0):
+        """Update a sampler that depends on the query to the current item vectors."""
+        (vectors,) = self._compared("item_factors")
+        # The proposal may keep the array.
+        vectors = vectors if self.components.cosine else vectors.copy()
+        time = [epoch, 3, first] if first else [epoch, 3]
+        seed = int(np.random.default_rng([self._seed, *time]).integers(1 << 31))
+        last = self._proposal or recall_codewords(self.training.codewords)
+        sampler, counts = self.components.sampler, self._known.item_counts
+        self._replace_proposal(sampler.proposal(counts, vectors, seed, last))
+
+    def _compute_vectors(self):
+        """Bring the vectors up to date in the middle of an epoch."""
 
     def _refresh_thresholds(self, epoch):
         """Compute each user's score of rank k among all items, if the loss needs it."""
@@ -384,8 +407,11 @@ class BackboneTrainer(MFTrainer):
     def run_epoch(self, epoch):
         """Train on every positive once; return the mean loss."""
         loss = super().run_epoch(epoch)
-        forward_all(self.components.backbone, self._of_backbone, *self.vectors.values())
+        self._compute_vectors()
         return loss
+
+    def _compute_vectors(self):
+        forward_all(self.components.backbone, self._of_backbone, *self.vectors.values())
 
     def _begin_batches(self, data, first, last, proposal, negatives):
         users, items = self._rows_of(data, first, negatives)

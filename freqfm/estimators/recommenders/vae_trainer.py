@@ -232,10 +232,8 @@ class VAETrainer(RecommenderTrainer):
                     n_items=self.X.shape[1]
                 )
                 self._proposal = self._checked(proposal)
-        elif self._proposal is None or epoch % sampler.refresh == 0:
-            proposal = self._propose(self._seed + epoch)
-            self._proposal = self._checked(proposal)
-            self._keep_codewords()
+        elif self._proposal_is_due(epoch):
+            self._replace_proposal(self._propose(self._seed + epoch))
 
     def _propose(self, seed):
         """Return the distribution of negatives for the current item vectors."""

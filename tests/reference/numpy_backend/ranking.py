@@ -92,7 +92,9 @@ class RankingEpochs(base.RankingTrainer):
         self._separate_lists = separate or not softmax
         one_positive = separate or losses.log_surrogate in problem.formulas
         self.block = 1 if one_positive and softmax else problem.block
-        self.batches_per_call = 1 << 30
+        # A sampler may be updated between batches for which it draws.
+        drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
+        self.batches_per_call = 1 if drawn else 1 << 30
         self._learn = getattr(self, f"_{problem.family}")
 
     def begin_epoch(self, epoch, data, tables, first_step, corrections):

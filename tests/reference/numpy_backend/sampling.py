@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from freqfm.formulas import cells, sampling_laws
-from freqfm.samplers import _hard, _kernel
+from freqfm.samplers import _hard, _kernel, _ranked
 
 from .streams import bits, hashes, uniform
 
@@ -157,6 +157,18 @@ class Weighted(Uniform):
         return items, logsumexp(logits) - np.log(n) - logits
 
 
+class Ranked(Uniform):
+    """A factor by its size, and the item of a geometric rank in its list."""
+
+    def _items(self, key, n):
+        proposal, at = self.proposal, uniform(key, np.arange(2 * n)).reshape(n, 2)
+        factors = _invert(np.abs(self.query) * proposal.deviations, at[:, 0])
+        by_rank = np.exp(-np.arange(self.n_items) / proposal.rank_scale)
+        ranks = _invert(by_rank, at[:, 1])
+        ranks = np.where(self.query[factors] < 0, self.n_items - 1 - ranks, ranks)
+        return proposal.order[factors, ranks]
+
+
 #: By the class of the proposal.
 DISTRIBUTIONS = {
     sampling_laws.Proposal: Static,
@@ -165,6 +177,7 @@ DISTRIBUTIONS = {
     _kernel.Quadratic: Quadratic,
     _hard.BestOfUniform: Best,
     _hard.WeightedUniform: Weighted,
+    _ranked.RankedByFactors: Ranked,
 }
 
 
