@@ -35,6 +35,9 @@ WITH_FIELDS = [
 CLASSES = [FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor, *WITH_FIELDS]
 BOTH = pytest.mark.parametrize("cls", CLASSES)
 
+#: Penalties of machines whose tests are about something else: by default several are tried.
+PENALTIES = {"alpha_linear": 1, "alpha_factors": 5}
+
 #: Learned attributes that are bitwise the same after two equal fits.
 FITTED = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_", "n_iter_")
 

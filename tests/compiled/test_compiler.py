@@ -347,8 +347,14 @@ def test_example_is_compiled_without_warning(compile_example):
     assert compile_example() == (-1.5, [])
 
 
+def test_what_fails_leaves_the_work_to_numba(compile_example, monkeypatch):
+    monkeypatch.setattr(*next(own_functions()).values, broken)
+    check_fallback(compile_example, "TypeError: takes other arguments by now")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("owner, name", list(own_functions()))
-def test_what_fails_leaves_the_work_to_numba(compile_example, monkeypatch, owner, name):
+def test_whatever_fails_leaves_the_work_to_numba(compile_example, monkeypatch, owner, name):
     monkeypatch.setattr(owner, name, broken)
     check_fallback(compile_example, "TypeError: takes other arguments by now")
 

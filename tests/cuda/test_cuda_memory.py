@@ -87,7 +87,14 @@ def data_of(name):
     return (X,)
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+SLOW_MODELS = "margins", "drawn", "propagated", "vae"
+QUICK_AND_SLOW = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_MODELS)) for name in MODELS],
+)
+
+
+@QUICK_AND_SLOW
 def test_weights_are_not_moved_in_each_epoch(fit_on, name):
     copied = []
     for max_iter in (2, 3):
@@ -101,14 +108,7 @@ def test_weights_are_not_moved_in_each_epoch(fit_on, name):
     assert 0 < copied[1] - copied[0] < n_bytes * looks
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["fm", "classes", "mf", "temperatures"]
-    + [
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in ("margins", "drawn", "propagated", "vae")
-    ],
-)
+@QUICK_AND_SLOW
 def test_an_interrupt_at_any_launch_leaves_the_last_epoch(fit_on, name):
     model, data = clone(MODELS[name]).set_params(max_iter=3, warm_start=True), data_of(name)
     whole, never = {}, 10_000
@@ -116,7 +116,7 @@ def test_an_interrupt_at_any_launch_leaves_the_last_epoch(fit_on, name):
         device = Interrupting(never)
         whole[n_epochs] = fit_on(device, clone(model).set_params(max_iter=n_epochs), *data)
     found = set()
-    for launch in np.unique(np.linspace(0, never - device.left - 1, 30).astype(int)):
+    for launch in np.unique(np.linspace(0, never - device.left - 1, 12).astype(int)):
         fitted = clone(model)
         with pytest.raises(KeyboardInterrupt):
             fit_on(Interrupting(launch), fitted, *data)
@@ -233,7 +233,10 @@ def test_callbacks_see_the_weights_of_their_epoch(fit_on):
         assert_array_equal(seen, expected.factors_)
 
 
-@pytest.mark.parametrize("name", ["folds", "validation", "mf"])
+SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in ("folds", "mf")]
+
+
+@pytest.mark.parametrize("name", ["validation", *SLOWER])
 def test_a_resumed_fit_has_the_best_epoch(fit_on, tmp_path, name):
     model, data, options = clone(MODELS["fm"]).set_params(max_iter=4), data_of("fm"), {}
     if name == "folds":

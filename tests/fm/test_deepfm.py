@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_same_model
+from helpers import PENALTIES, assert_same_model
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -50,7 +50,7 @@ def test_sklearn_compatible(cls):
         "dropout draws for every row, also for a repeated one; see test_a_weight_is_so_many_rows"
     )
     check_estimator(
-        cls(3, hidden_layer_sizes=(8,), max_iter=10),
+        cls(3, hidden_layer_sizes=(8,), max_iter=10, **PENALTIES),
         on_skip=None,
         expected_failed_checks=dict.fromkeys(checks, reason),
     )

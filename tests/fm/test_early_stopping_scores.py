@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import BOTH, assert_same_model, model_of, penalties_of
+from helpers import BOTH, PENALTIES, assert_same_model, model_of, penalties_of
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, get_scorer, make_scorer, roc_auc_score
@@ -117,7 +117,9 @@ def test_callables_stop_training(clicks, capsys):
     assert "validation constant 0.25" in capsys.readouterr().out
     assert_array_equal(patient.validation_scores_, 0.25)
     grid = {"scoring": ["loss", "average_precision", spread]}
-    search = GridSearchCV(FMClassifier(**OPTIONS), grid, cv=2, scoring="roc_auc").fit(X, y)
+    search = GridSearchCV(FMClassifier(**OPTIONS, **PENALTIES), grid, cv=2, scoring="roc_auc").fit(
+        X, y
+    )
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_same_model
+from helpers import PENALTIES, assert_same_model
 from numpy.testing import assert_array_equal
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
@@ -22,7 +22,7 @@ def model_of(cls=FFMClassifier, **params):
 
 @pytest.mark.parametrize("cls", [FFMClassifier, pytest.param(FFMRegressor, marks=pytest.mark.slow)])
 def test_sklearn_compatible(cls):
-    check_estimator(cls(3, max_iter=10), on_skip=None)
+    check_estimator(cls(3, max_iter=10, **PENALTIES), on_skip=None)
 
 
 def clicks_by_field(n=6000):

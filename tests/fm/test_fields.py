@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import WITH_FIELDS, assert_same_model
+from helpers import PENALTIES, WITH_FIELDS, assert_same_model
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone, is_classifier
@@ -38,7 +38,7 @@ def encoder_of():
 
 
 def machine(cls, **params):
-    return cls(2, max_iter=2, random_state=0, **params)
+    return cls(2, max_iter=2, random_state=0, **PENALTIES, **params)
 
 
 @EACH

@@ -6,7 +6,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
-from helpers import assert_same_model
+from helpers import PENALTIES, assert_same_model
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import expit
@@ -25,7 +25,7 @@ from freqfm.optimizers import CFSGD, SGD, Adam
 
 
 @pytest.mark.parametrize(
-    "estimator", [FMClassifier(max_iter=20), FMRegressor(max_iter=20)], ids=repr
+    "estimator", [FMClassifier(max_iter=20), FMRegressor(max_iter=20, **PENALTIES)], ids=repr
 )
 def test_sklearn_compatible(estimator):
     check_estimator(estimator, on_skip=None)

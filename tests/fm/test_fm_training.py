@@ -7,7 +7,16 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import BOTH, FITTED, assert_same_model, classes_of, model_of, outputs, penalties_of
+from helpers import (
+    BOTH,
+    FITTED,
+    PENALTIES,
+    assert_same_model,
+    classes_of,
+    model_of,
+    outputs,
+    penalties_of,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn import config_context
@@ -563,7 +572,7 @@ def test_strong_penalties_shrink_the_model_to_the_base_rate(cls, name):
 def test_default_rates_suit_squared_errors(optimizer, n_rows):
     X, y = make_clicks(n_rows + 1000, (30, 20, 10), random_state=0)
     y = y + 0.3 * np.random.default_rng(0).normal(size=len(y))
-    model = FMRegressor(optimizer=optimizer, random_state=0, max_iter=30)
+    model = FMRegressor(optimizer=optimizer, random_state=0, max_iter=30, **PENALTIES)
     assert model.fit(X[:n_rows], y[:n_rows]).score(X[n_rows:], y[n_rows:]) > -0.4
 
 

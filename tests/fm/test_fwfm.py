@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_same_model
+from helpers import PENALTIES, assert_same_model
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_iris
@@ -41,7 +41,7 @@ def assert_same(one, other):
     "cls", [FwFMClassifier, pytest.param(FwFMRegressor, marks=pytest.mark.slow)]
 )
 def test_sklearn_compatible(cls):
-    check_estimator(cls(3, max_iter=10), on_skip=None)
+    check_estimator(cls(3, max_iter=10, **PENALTIES), on_skip=None)
 
 
 # What it is.

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import assert_same_model, each
+from helpers import PENALTIES, assert_same_model, each
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_iris
@@ -23,7 +23,7 @@ from freqfm.optimizers import Adam
 @pytest.mark.parametrize(
     "estimator",
     [
-        RaFMClassifier(max_iter=20),
+        RaFMClassifier(max_iter=20, **PENALTIES),
         pytest.param(RaFMRegressor(max_iter=20), marks=pytest.mark.slow),
         pytest.param(
             RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=10),
@@ -53,7 +53,12 @@ def test_in_a_pipeline_and_a_search():
     pipe = make_pipeline(
         OneHotEncoder(handle_unknown="ignore"),
         RaFMClassifier(
-            optimizer=Adam(0.02), batch_size=50, init_scale=0.1, max_iter=30, random_state=0
+            optimizer=Adam(0.02),
+            batch_size=50,
+            init_scale=0.1,
+            max_iter=30,
+            random_state=0,
+            alpha_linear=1,
         ),
     )
     grid = [
