@@ -29,6 +29,9 @@ _FOR_MATRICES = (
     "fit a recommender that takes matrices, such as MFRecommender, and split its users with KFold"
 )
 ADVICE_FOR_NONE = {"value": ", or pass value=None to count every interaction as 1"}
+ADVICE_FOR_VALUES = (
+    ", such as value=None; if low values are dislikes, pass dislikes_up_to= the highest of them"
+)
 
 # Rows of a lazy table that are read at a time.
 _ROWS_OF_CHUNK = 1 << 18
@@ -136,25 +139,28 @@ class InteractionTable:
             )
         self.check_is_table(wanted)
         places = {
-            role: self.place_of(role, key) for role, key in wanted.items() if not is_auto(key)
+            role: self.place_of(role, key)
+            for role, key in wanted.items()
+            if not is_auto(key) or role == "dislikes"
         }
-        for role, key in wanted.items():
-            if is_auto(key):
+        for role in wanted:
+            if role not in places:
                 places[role] = (self._usual_place if self.names is None else self._usual_name)(
                     role, places
                 )
         for role, place in places.items():
             others = [name for name in places if name != role and places[name] == place]
             if place is not None and others:
+                advice = ADVICE_FOR_VALUES if {role, others[0]} == {"value", "dislikes"} else ""
                 raise ValueError(
                     f"{role} and {others[0]} would both be column {place} of X; separate them with "
-                    f"{role}=... and {others[0]}=..."
+                    f"{role}=... and {others[0]}=...{advice}"
                 )
         return places
 
     def place_of(self, role, key):
         """Return the position of a column that is given by name or position."""
-        if key is None and role in ("value", "time"):
+        if key is None and role in ("value", "time", "dislikes"):
             return None
         if isinstance(key, str):
             if self.names is not None and key in self.names:
@@ -250,8 +256,9 @@ class InteractionTable:
         elif self.names is not None and is_rating(names[place]):
             warn_once(
                 f"X is read with {read}: ratings are weights, so that low ones count as interest "
-                f"too. Pass value=None to count every interaction as 1 (having dropped the low "
-                f"ratings, for instance), value={shown(names[place])} to use ratings silently."
+                f"too. Pass dislikes_up_to=2, for instance, if ratings up to 2 are dislikes, "
+                f"value=None to count every interaction as 1 (having dropped the low ratings, for "
+                f"instance), value={shown(names[place])} to use ratings silently."
             )
 
     def check_is_table(self, wanted):
@@ -312,24 +319,24 @@ class InteractionTable:
         ]
 
     def numbers(self, role, place):
-        """Return a column as float64.
+        """Return a column of numbers or truth values as float64.
 
         Raises
         ------
         ValueError
             If it holds anything but finite numbers.
         """
-        values = self.column(place)
+        values, name = self.column(place), f"X's column of {role.removesuffix('s')}s ({place})"
         try:
             if values.dtype.kind in "mM":
                 raise TypeError(f"found {values.dtype}")
             numbers = values.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"X's column of {role}s ({place}) must hold numbers ({cut(error)}); pass {role}= "
-                f"the right column, or {role}=None to ignore it."
+                f"{name} must hold numbers ({cut(error)}); pass {role}= the right column, or "
+                f"{role}=None to ignore it."
             ) from None
-        check_present(numbers, f"X's column of {role}s ({place})")
+        check_present(numbers, name)
         return numbers
 
     def ranks(self, place):

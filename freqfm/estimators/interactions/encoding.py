@@ -7,13 +7,18 @@ from sklearn.utils.validation import validate_data
 from freqfm._input.columns import only_numbered
 from freqfm._input.ids import as_ids, extend_ids, find_codes, ids_of, unique_codes
 from freqfm._input.interactions import ADVICE_FOR_NONE, InteractionTable, LazyTable, is_auto
+from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import LearnedArrays
-from freqfm._messages import shorten
+from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_user
+from freqfm.estimators.recommenders.histories import with_dislikes
+
+# The parameters that name columns, in the order in which columns are read.
+_ROLES = "user", "item", "value", "dislikes"
 
 
 class InteractionEncodingMixin:
-    """Reads tables by the parameters ``user``, ``item`` and ``value``, and stores ids.
+    """Reads tables by the parameters that name columns, ``user`` for one, and stores ids.
 
     ``user_ids_`` and ``item_ids_`` are the ids by code; ``_user_order`` and ``_item_order`` sort
     them, so that a code is found by bisection in ids of any type.
@@ -63,25 +68,37 @@ class InteractionEncodingMixin:
     def _read(self, X, reset, roles=("user", "item", "value"), optional=()):
         """Return ids of users and items, and values, of the rows of ``X``, as far as asked for.
 
-        Of those columns that fit has read, only the ``optional`` ones may be missing.
+        Values of dislikes are negative. Of those columns that fit has read, only the ``optional``
+        ones may be missing.
         """
         table = InteractionTable(X)
-        wanted = {role: getattr(self, role) for role in roles}
+        read = (*roles, "dislikes") if "value" in roles else roles
+        wanted = {role: getattr(self, role) for role in read}
         if reset:
             places = self._learn_columns(table)
         else:
             places = self._find_columns(table, self._columns_of_fit(table, wanted, optional))
         return [
-            np.ones(table.shape[0])
-            if places[role] is None
-            else (table.numbers if role == "value" else table.ids)(role, places[role])
+            self._values(table, places) if role == "value" else table.ids(role, places[role])
             for role in roles
         ]
+
+    def _values(self, table, places):
+        """Return the values of interactions, or else ones; those of dislikes are negative."""
+        values = np.ones(table.shape[0])
+        if places["value"] is not None:
+            values = table.numbers("value", places["value"])
+            if self.dislikes_up_to is not None:
+                values = np.where(values <= self.dislikes_up_to, -1.0, 1.0)
+        if places["dislikes"] is not None:
+            weights = np.abs(table.numbers("dislikes", places["dislikes"]))
+            values = np.where(weights > 0, -weights, values)
+        return values
 
     def _find_columns(self, table, wanted):
         """Return the positions of columns by role, and warn if values may be unexpected."""
         places = table.find(**wanted)
-        if "value" in wanted and is_auto(self.value):
+        if "value" in wanted and is_auto(self.value) and self.dislikes_up_to is None:
             table.warn_about_values(places, self._context_places(table, places.values()))
         return places
 
@@ -91,8 +108,13 @@ class InteractionEncodingMixin:
         vars(self).pop("feature_names_in_", None)
         if table.all_names is not None:
             self.feature_names_in_ = np.array(table.all_names, dtype=object)
-        wanted = {"user": self.user, "item": self.item, "value": self.value}
+        wanted = {role: getattr(self, role) for role in _ROLES}
         self._places = self._find_columns(table, wanted)
+        if self.dislikes_up_to is not None and self._places["value"] is None:
+            raise ValueError(
+                f"dislikes_up_to={shown(self.dislikes_up_to)} says which values are dislikes, but "
+                f"X has no column of values, or it is not found; pass value= its name or position."
+            )
         return self._places
 
     def _columns_of_fit(self, table, wanted, optional):
@@ -139,8 +161,17 @@ class InteractionEncodingMixin:
 
     def _matrix(self, users, items, values, n_users=None):
         shape = n_users or len(self.user_ids_), len(self.item_ids_)
-        # Duplicates are summed here, in float64.
-        return _as_float32(sparse.csr_array((values, (users, items)), shape=shape))
+
+        def of(rows):
+            # Duplicates are summed here, in float64.
+            pairs = users[rows], items[rows]
+            return _as_float32(sparse.csr_array((values[rows], pairs), shape=shape))
+
+        if self.dislikes is None and self.dislikes_up_to is None:
+            return of(slice(None))
+        # A like and a dislike of one pair do not cancel each other out.
+        disliked = values < 0
+        return with_one_index_type(with_dislikes(of(~disliked), -of(disliked)))
 
     def _read_lazily(self, X):
         """Learn the ids of a table that is read chunk by chunk, and return its matrix."""
@@ -151,14 +182,16 @@ class InteractionEncodingMixin:
         places = self._learn_columns(first)
         del first
         # In the order in which the chunks have them.
-        roles = [role for role in ("user", "item", "value") if places[role] is not None]
+        roles = [role for role in _ROLES if places[role] is not None]
+        places = {role: roles.index(role) if role in roles else None for role in _ROLES}
         columns = {"user": [], "item": [], "value": []}
         number = self._learn_ids
-        for chunk in table.chunks([table.names[places[role]] for role in roles]):
-            for place, role in enumerate(("user", "item")):
-                columns[role].append(number(role, chunk.ids(role, place)).astype(np.int32))
-            some = chunk.numbers("value", 2) if "value" in roles else np.ones(chunk.shape[0], "f4")
-            columns["value"].append(some)
+        for chunk in table.chunks([table.names[self._places[role]] for role in roles]):
+            for role in ("user", "item"):
+                codes = number(role, chunk.ids(role, places[role]))
+                columns[role].append(codes.astype(np.int32))
+            values = self._values(chunk, places)
+            columns["value"].append(values if "value" in roles else values.astype(np.float32))
             number = self._add_ids
         # One by one, so that no more than one column is in memory twice.
         users, items, values = (np.concatenate(columns.pop(role)) for role in list(columns))

@@ -5,7 +5,7 @@ from collections.abc import Set
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
-from numbers import Integral, Number
+from numbers import Integral, Number, Real
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.frames import is_frame, is_lazy
 from freqfm._input.ids import as_list
-from freqfm._input.validation import check_count, check_flag
+from freqfm._input.validation import canonical_csr, check_count, check_flag
 from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
@@ -36,6 +36,7 @@ from freqfm.estimators.interactions.encoding import InteractionEncodingMixin
 from freqfm.estimators.interactions.feature_encoding import FeatureEncodingMixin
 from freqfm.estimators.interactions.unknown import ANSWERS, UnknownIds
 from freqfm.estimators.progress import announce
+from freqfm.estimators.recommenders.histories import with_dislikes
 from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
@@ -90,6 +91,12 @@ class InteractionRecommender(
         or if no such column is found, every interaction counts as 1. Negative values are
         :ref:`dislikes <dislikes>`. If "auto" uses ratings as weights, or ignores columns that might
         be weights, there is a `UserWarning`, once.
+    dislikes_up_to : float, default=None
+        Which values are dislikes: those up to this number, such as 2 for ratings from 1 to 5. All
+        other values then are likes, and each like or dislike counts as 1.
+    dislikes : int or str, default=None
+        Column that says which rows are :ref:`dislikes <dislikes>`: of truth values, or of numbers,
+        which are the weights of dislikes, 0 for likes. The values of dislikes are not used.
     n_recommendations : int, default=10
         Number of items that ``recommend`` returns, and the k of NDCG in ``score``. That of
         ``estimator`` is used in its early stopping only.
@@ -150,14 +157,15 @@ class InteractionRecommender(
     A default fit takes about 32 CPU seconds for 590,733 interactions of 6,039 users with 3,628
     items (MovieLens-1M). The first one also compiles, for about 14.
 
-    Values of repeated interactions are summed; what ``groupby(["user", "item"]).size()`` returns in
-    pandas is a table, too. Column names are recognised in any case, with or without separators; if
-    they are ambiguous, ``fit`` raises. Names that only number the columns, such as 0, 1, 2 or
-    "column_0", are ignored. Without names, more than ten columns of numbers are taken for a matrix
-    of users x items and refused, unless ``user`` and ``item`` are given. Further columns, such as
-    times, are for splitters and are not used. After ``fit``, a DataFrame needs only the columns
-    that are used, in any order; of an array, those after the used ones may be missing. Interactions
-    themselves are not stored, except in ``estimator_``.
+    Values of repeated interactions are summed, but a pair that is liked and disliked, by
+    ``dislikes`` or ``dislikes_up_to``, is disliked; what ``groupby(["user", "item"]).size()``
+    returns in pandas is a table, too. Column names are recognised in any case, with or without
+    separators; if they are ambiguous, ``fit`` raises. Names that only number the columns, such as
+    0, 1, 2 or "column_0", are ignored. Without names, more than ten columns of numbers are taken
+    for a matrix of users x items and refused, unless ``user`` and ``item`` are given. Further
+    columns, such as times, are for splitters and are not used. After ``fit``, a DataFrame needs
+    only the columns that are used, in any order; of an array, those after the used ones may be
+    missing. Interactions themselves are not stored, except in ``estimator_``.
 
     Ids are numbers, strings or other objects that can be hashed and sorted, all of one kind.
     Columns of objects that are all integers or all numbers are converted to integers or floats. Ids
@@ -189,6 +197,8 @@ class InteractionRecommender(
         "user": [str, Integral],
         "item": [str, Integral],
         "value": [str, Integral, None],
+        "dislikes_up_to": [Interval(Real, 0, None, closed="left"), None],
+        "dislikes": [str, Integral, None],
         "n_recommendations": [Interval(Integral, 1, None, closed="left")],
         "user_features": "no_validation",  # see FeatureTable
         "item_features": "no_validation",
@@ -202,6 +212,8 @@ class InteractionRecommender(
     user: int | str = "auto"
     item: int | str = "auto"
     value: int | str | None = "auto"
+    dislikes_up_to: float | None = None
+    dislikes: int | str | None = None
     n_recommendations: int = 10
     user_features: Any = None
     item_features: Any = None
@@ -301,6 +313,7 @@ class InteractionRecommender(
                 if reset:
                     self.estimator_ = self._new_recommender()
                     self._usual_weight = _usual_weight(X.data)
+                    self._usual_dislike = _usual_weight(-X.data, self._usual_weight)
                 elif self.estimator is not None:
                     # Its parameters may have been changed since.
                     self.estimator_.set_params(**clone(self.estimator).get_params(deep=False))
@@ -375,6 +388,7 @@ class InteractionRecommender(
         users=None,
         *,
         history=None,
+        dislikes=None,
         n_recommendations=None,
         exclude_seen=True,
         candidates=None,
@@ -398,10 +412,15 @@ class InteractionRecommender(
             median weight of the interactions in ``fit``; items that occur twice count twice. Items
             that fit has not seen are skipped; a user who has only such items is unknown, one
             without items is not.
+        dislikes : list of ids, or list of such lists, default=None
+            Items that the users of ``history`` :ref:`dislike <dislikes>`, likewise. Each has the
+            median weight of the dislikes in ``fit``, or else of the likes. An item in both lists of
+            a user is a dislike.
         n_recommendations : int, default=None
             Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
-            Whether to exclude the items that a user had in fit, or that are in ``history``.
+            Whether to exclude the items that a user had or disliked in fit, or that are in
+            ``history`` or ``dislikes``.
         candidates : array-like of shape (n_candidates,), or list of n_users such lists, \
                 default=None
             Ids of the only items to recommend, to all users, or to each user in the order of
@@ -442,9 +461,9 @@ class InteractionRecommender(
         ------
         ValueError, TypeError
             If ids are of another kind than those of fit, two of ``users``, ``history`` and
-            ``user_features`` are given, there is not one list of ``candidates`` or ``exclude`` for
-            each user, features are of ids that the model knows, or fit has not seen an id, with
-            ``unknown="error"``.
+            ``user_features`` are given, there is not one list of ``candidates``, ``exclude`` or
+            ``dislikes`` for each user, ``dislikes`` are given without ``history``, features are of
+            ids that the model knows, or fit has not seen an id, with ``unknown="error"``.
 
         Examples
         --------
@@ -462,7 +481,8 @@ class InteractionRecommender(
         named = [name for name, value in named.items() if value is not None]
         if len(named) > 1:
             raise ValueError(f"recommend takes either {' or '.join(named)}; both were given.")
-        users, history, candidates, exclude = map(as_list, (users, history, candidates, exclude))
+        users, candidates, exclude = map(as_list, (users, candidates, exclude))
+        history, dislikes = _lists_of_history(history, dislikes)
         model, unknown = self, UnknownIds(self.unknown)
         if item_features is not None:
             model, options["item_features"] = self._with_new_items(item_features, unknown)
@@ -478,7 +498,7 @@ class InteractionRecommender(
             options |= model._chosen_items(chosen, query.shape[0], unknown)
             many = True
         elif history is not None:
-            query, is_unknown = model._histories("history", history, unknown)
+            query, is_unknown = model._given_histories(history, dislikes, unknown)
             options |= model._chosen_items(chosen, query.shape[0], unknown)
             n_known = len(self.item_ids_)
             if options["exclude_seen"] and query.shape[1] > n_known:
@@ -564,13 +584,32 @@ class InteractionRecommender(
         codes = self._find("item", [one for ids in lists for one in ids], name, unknown)
         rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])
         known = codes >= 0
-        weight = getattr(self, "_usual_weight", 1.0) if name == "history" else 1.0
+        usual = {"history": "_usual_weight", "dislikes": "_usual_dislike"}.get(name)
+        weight = 1.0 if usual is None else getattr(self, usual, 1.0)
         weights = np.full(np.count_nonzero(known), weight, dtype=np.float32)
         shape = len(lists), len(self.item_ids_)
         found = sparse.csr_array((weights, (rows[known], codes[known])), shape=shape)
         is_unknown = np.zeros(len(lists), dtype=bool)
         is_unknown[rows[~known]] = True
         return found, is_unknown & (np.diff(found.indptr) == 0)
+
+    def _given_histories(self, history, dislikes, unknown):
+        """Return ``_histories`` of likes and dislikes; the latter are negative."""
+        query, is_unknown = self._histories("history", history, unknown)
+        if dislikes is None:
+            return query, is_unknown
+        disliked, _ = self._histories("dislikes", dislikes, unknown)
+        nested = [_is_nested(*of) for of in (("history", history), ("dislikes", dislikes))]
+        if nested[0] != nested[1] or disliked.shape != query.shape:
+            found = [
+                f"{of.shape[0]} lists" if many else "ids"
+                for of, many in zip((query, disliked), nested, strict=True)
+            ]
+            raise ValueError(
+                f"history holds {found[0]}, but dislikes {found[1]}; give both as ids of one "
+                f"user's items, or both as one such list for each user, with [] for none."
+            )
+        return with_dislikes(canonical_csr(query), canonical_csr(disliked)), is_unknown
 
     def _known(self, kind, ids, name, unknown):
         """Return the numbers of the users or items that the model knows."""
@@ -732,7 +771,7 @@ class InteractionRecommender(
         return _match_query(_is_list(ids), self._named(kind, found), scores)
 
     @_if_estimator_has("_embed")
-    def transform(self, X=None, *, history=None):
+    def transform(self, X=None, *, history=None, dislikes=None):
         """Return the embeddings of the users of interactions, or of users by their items.
 
         Parameters
@@ -743,6 +782,8 @@ class InteractionRecommender(
             fit, not on the other rows. That of a user whom fit has not seen is zeros.
         history : list of ids, or list of n_users such lists, default=None
             Items of users to be folded in, as in ``recommend``. Give either ``X`` or ``history``.
+        dislikes : list of ids, or list of n_users such lists, default=None
+            Items that the users of ``history`` dislike, likewise.
 
         Returns
         -------
@@ -752,8 +793,8 @@ class InteractionRecommender(
         Raises
         ------
         ValueError
-            If both or neither of ``X`` and ``history`` are given; or fit has not seen a user or
-            an item, with ``unknown="error"``.
+            If both or neither of ``X`` and ``history`` are given; if ``dislikes`` are given without
+            ``history``; or fit has not seen a user or an item, with ``unknown="error"``.
 
         See Also
         --------
@@ -765,9 +806,10 @@ class InteractionRecommender(
                 "transform takes either X, interactions, or history, items of users; "
                 + ("neither was given." if X is None else "both were given.")
             )
-        history, unknown = as_list(history), UnknownIds(self.unknown)
+        history, dislikes = _lists_of_history(history, dislikes)
+        unknown = UnknownIds(self.unknown)
         if history is not None:
-            query, _ = self._histories("history", history, unknown)
+            query, _ = self._given_histories(history, dislikes, unknown)
             unknown.warn()
             # The recommender may return DataFrames, too.
             embeddings = np.asarray(self.estimator_.transform(query))
@@ -979,7 +1021,7 @@ class InteractionRecommender(
 
     def _held_out(self, X, name):
         """Return users, items, values and moments of held-out interactions of known ones."""
-        users, items, values = self._read(X, reset=False, optional=["value"])
+        users, items, values = self._read(X, reset=False, optional=["value", "dislikes"])
         moments = self._moments_of(X)
         users = self._find("user", users, f"{name}'s column of users")
         items = self._find("item", items, f"{name}'s column of items")
@@ -1000,11 +1042,22 @@ def _default_recommender():
     return MFRecommender()
 
 
-def _usual_weight(values):
-    """Return the median weight of interactions, of at most half a million of them."""
+def _usual_weight(values, default=1.0):
+    """Return the median of values above zero, of at most half a million of them."""
     some = values[:: max(1, len(values) >> 18)]
     some = some[some > 0]
-    return float(np.median(some)) if len(some) else 1.0
+    return float(np.median(some)) if len(some) else default
+
+
+def _lists_of_history(history, dislikes):
+    """Return the arguments of a new user's items; raise if dislikes are given alone."""
+    if dislikes is not None and history is None:
+        raise ValueError(
+            "dislikes belong to new users, but history was not given; give history=[] if they like "
+            "nothing yet. Dislikes of users of the model are learned in fit and partial_fit; "
+            "exclude= leaves items out of their lists."
+        )
+    return as_list(history), as_list(dislikes)
 
 
 def _n_new_items(options):
@@ -1014,7 +1067,7 @@ def _n_new_items(options):
 
 def _and_new_items(exclude, histories, n_known):
     """Return exclusions of each user with the items of histories that are not part of the model."""
-    seen = histories.copy()
+    seen = abs(histories)
     seen.data[seen.indices < n_known] = 0
     seen.eliminate_zeros()
     if exclude is None:
