@@ -288,7 +288,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
             hashed["X"] = X.cluster.gather(hashes)
         return FitCallbacks(self, {"X": None, "y": None}, hashed, n_epochs, unfinished)
 
-    def _given_validation(self, X, X_val):
+    def _given_validation(self, X, X_val, dislikes):
         raise ValueError(
             "X_val is not supported on a cluster; leave it out, and a part of X is held out."
         )

@@ -18,6 +18,7 @@ from freqfm import (
     ItemKNNRecommender,
     MFRecommender,
 )
+from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
 from freqfm.metrics import dislike_rate_at_k, ndcg_at_k, ranking_report, recall_at_k
 from freqfm.model_selection import make_ranking_scorer
@@ -163,6 +164,78 @@ def test_early_stopping_holds_out_likes(name):
     assert not is_listed(items_of(model, users=USERS))[DISLIKED].any()
     with pytest.raises(ValueError, match="X_val holds no interaction"):
         model.fit(X, X_val=-DISLIKES)
+
+
+@each("name", ["als", "bsl", "vae"])
+def test_early_stopping_by_dislikes_holds_out_dislikes(name):
+    model = made(name).set_params(early_stopping=True, max_iter=3, n_iter_no_change=None)
+    model.set_params(scoring="neg_dislike_rate@20").fit(X)
+    assert (model.validation_scores_ < 0).any()
+    # Those held out are known in the end, and trained on.
+    assert model._dislikes.n_interactions == DISLIKES.nnz
+    assert not is_listed(items_of(model, users=USERS))[DISLIKED].any()
+    # A callable is given both; what is to be found is not known.
+    seen = []
+
+    def scorer(model, histories, held_out):
+        rows, y = histories.tocoo().toarray(), held_out.tocoo().toarray()
+        assert not (rows * y).any() and (rows < 0).any()
+        assert (y > 0).any() and (y < 0).any()
+        seen.append((y < 0).sum())
+        items, _ = model.recommend(histories)
+        return ndcg_at_k(held_out, items) - dislike_rate_at_k(held_out, items)
+
+    model.set_params(scoring=scorer).fit(X)
+    assert len(seen) == 3 and 0 < seen[0] < DISLIKES.nnz / 2
+    # What is given: known pairs, and dislikes of users who like nothing, are left out.
+    held_out = X.copy()
+    held_out.data[1::2] *= -1
+    known = X.copy()
+    known.data[::2] = 0
+    known.eliminate_zeros()
+    model.fit(known, X_val=held_out)
+    expected = (held_out.toarray() < 0) & (known.toarray() == 0)
+    expected &= (known.toarray() > 0).any(axis=1)[:, None]
+    assert seen[-1] == expected.sum()
+    model.set_params(scoring="ndcg").fit(known, X_val=held_out)
+    for given in ({"X": LIKES}, {"X": X, "X_val": abs(X)}, {"X": LIKES, "X_val": abs(X)}):
+        with pytest.raises(ValueError, match=r"scoring='neg_dislike_rate' counts|X_val holds no"):
+            model.set_params(scoring="neg_dislike_rate").fit(**given)
+
+
+class Interrupted(BaseException):
+    pass
+
+
+class Interrupting(Checkpoint):
+    """A checkpoint after whose last file the fit ends."""
+
+    def __init__(self, path, n_files):
+        super().__init__(path)
+        self.n_files = n_files
+
+    def save(self, estimator, progress):
+        super().save(estimator, progress)
+        self.n_files -= 1
+        if not self.n_files:
+            raise Interrupted
+
+
+@each("name, n_files", [("als", 1), ("bsl", 4), ("directau", 2)])
+def test_a_resumed_fit_is_that_without_an_interruption(name, n_files, tmp_path):
+    model = made(name).set_params(early_stopping=True, max_iter=3, n_iter_no_change=None)
+    if name == "als":
+        model.set_params(scoring="neg_dislike_rate")
+    expected = clone(model).fit(LIKES, dislikes=DISLIKES)
+    with pytest.raises(Interrupted):
+        model.set_callbacks(Interrupting(tmp_path / name, n_files)).fit(LIKES, dislikes=DISLIKES)
+    again = resume(tmp_path / name)
+    with pytest.raises(ValueError, match="X"):
+        resume(tmp_path / name).fit(LIKES, dislikes=2 * DISLIKES)
+    again.fit(X)
+    for attribute in ("item_factors_", "user_factors_", "loss_curve_", "validation_scores_"):
+        assert_array_equal(getattr(again, attribute), getattr(expected, attribute))
+    assert_array_equal(again._dislikes.weights, expected._dislikes.weights)
 
 
 def test_results_do_not_depend_on_threads_and_can_be_stored():

@@ -176,6 +176,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         another number, as in "recall@50"; what that function returns, of which the metric and ``k``
         are used; or a callable ``scorer(estimator, X, y)`` that returns a number: ``X`` are the
         histories of users without the items to be found, which ``y`` holds, both sparse matrices.
+        For "neg_dislike_rate" and callables a part of the dislikes, negative values, is held out
+        too.
     n_iter_no_change : int or None, default=10
         Epochs without an improvement by ``tol`` before training stops. Not used without early
         stopping. None never stops.

@@ -27,7 +27,13 @@ from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
-from freqfm.estimators.recommenders.histories import of_users, pad_rows, parted, with_dislikes
+from freqfm.estimators.recommenders.histories import (
+    of_users,
+    pad_rows,
+    parted,
+    with_dislikes,
+    without,
+)
 from freqfm.estimators.training import (
     CallbackSupportMixin,
     FitCallbacks,
@@ -224,7 +230,8 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                 if unfinished is None:
                     self._count_known(known, reset)
                 components = self._resolve_components(X, known)
-                train_part, held_out = self._hold_out(X, X_val)
+                train_part, held_out = self._hold_out(X, X_val, dislikes)
+                held_out, kept = self._hold_out_dislikes(train_part, held_out, dislikes, X_val)
                 known_part = known if train_part is X else self._by_user(train_part)
                 components = self._bound(components, train_part, known_part)
                 if unfinished is not None:
@@ -243,7 +250,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                 del given_X
                 if not in_refit:
                     self._check_epochs(components)
-                    task = self._task(components, train_part, held_out, dislikes)
+                    task = self._task(components, train_part, held_out, kept)
             if not in_refit:
                 watched = (
                     ()
@@ -258,7 +265,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             # With a warm start, held-out interactions are not trained on until the next call.
             refits = train_part.nnz < X.nnz and not self.warm_start
             # The second phase needs the memory.
-            del train_part, held_out
+            del train_part, held_out, kept
             if refits:
                 least = min(components.max_iter, _LEAST_EPOCHS)
                 begin = partial(self._begin_refit, X, dislikes)
@@ -387,8 +394,8 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             warn_of_heavy_weights(abs(X.data))
         return X
 
-    def _hold_out(self, X, X_val):
-        """Return the training interactions, and those for early stopping or None."""
+    def _hold_out(self, X, X_val, dislikes):
+        """Return the likes to train on, and those for early stopping or None."""
         wanted = self.early_stopping
         if X_val is not None:
             if not wanted:
@@ -396,7 +403,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                     "fit was given X_val, but early_stopping=False would ignore it; set "
                     "early_stopping=True, or leave X_val out."
                 )
-            return X, self._given_validation(X, X_val)
+            return X, self._given_validation(X, X_val, dislikes)
         if not wanted or wanted == "auto":
             return X, None
         announce(self.verbose, f"holding out {self.validation_fraction:.0%} of the interactions")
@@ -408,8 +415,43 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
             f"out nothing: no user has enough interactions. Set early_stopping=False."
         )
 
-    def _given_validation(self, X, X_val):
-        """Return those held-out interactions given to ``fit`` that a model of ``X`` can find."""
+    def _hold_out_dislikes(self, X, held_out, dislikes, X_val):
+        """Return held-out interactions, those of dislikes negative, and the dislikes to train on.
+
+        Dislikes are held out for those scorers alone that count them, and for callables.
+
+        Parameters
+        ----------
+        X : csr_array of shape (n_users, n_items)
+            The likes to train on.
+        held_out : csr_array of the same shape, or None
+            The likes for early stopping.
+        dislikes : csr_array of the same shape, or None
+            All dislikes.
+        X_val : csr_array of the same shape, or None
+            As it was given to ``fit``.
+        """
+        scorer = self._ranking_scorer()
+        by_name = isinstance(scorer, RankingScorer)
+        if held_out is None or (by_name and scorer.metric != "neg_dislike_rate"):
+            return held_out, dislikes
+        some, kept = None, dislikes
+        if X_val is not None and self._users_of(X) is None:
+            _, some = split_signs(canonical_csr(validate_rows(self, X_val, reset=False)[0]))
+            some = without(some, dislikes)
+        elif dislikes is not None:
+            kept, some = split_interactions(dislikes, self.validation_fraction, self._seed)
+        some = None if some is None else of_users(without(some, self._by_user(X)), self._by_user(X))
+        if by_name and (some is None or not some.nnz):
+            raise ValueError(
+                f"scoring={shown(self.scoring)} counts dislikes among recommendations, but none "
+                f"are held out of users who like something. Give X_val with negative values for "
+                f"dislikes, or X with several dislikes of a user; or score by another metric."
+            )
+        return with_dislikes(held_out, some), kept
+
+    def _given_validation(self, X, X_val, dislikes):
+        """Return those held-out likes given to ``fit`` that a model of ``X`` can find."""
         try:
             refuse_table(X_val)
             X_val, _ = validate_rows(self, X_val, reset=False)
@@ -424,10 +466,11 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
         known, users = self._by_user(X), self._users_of(X)
         has_others = np.diff(known.indptr) > 0
         if users is None:
-            new = X_val - X_val.multiply(X != 0)
+            new = without(without(X_val, X), dislikes)
         else:
-            new = with_one_index_type(parted(X_val, users, known)[1])
+            new = parted(X_val, users, known)[1]
             has_others = has_others[users]
+        new = with_one_index_type(new)
         held_out = canonical_csr(new.multiply(has_others.astype(np.float32)[:, None]))
         if not held_out.nnz:
             raise ValueError(
@@ -464,12 +507,13 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
         users = self._users_of(X)
         users = rows if users is None else users[rows]
         relevant, history = take_rows(held_out, rows), take_rows(self._by_user(X), users)
-        hidden = self._with_dislikes(history, users)
+        # But those held out, which may be found.
+        hidden = without(self._with_dislikes(history, users), relevant)
         scorer, n_threads = self._ranking_scorer(), count_threads(self.n_jobs)
 
         def score():
             if not isinstance(scorer, RankingScorer):
-                return score_by(scorer, self, hidden, relevant)
+                return score_by(scorer, self, *map(with_one_index_type, (hidden, relevant)))
             ranked, _ = top_k(
                 self._vectors_in_training(rows, history),
                 self.item_factors_,
