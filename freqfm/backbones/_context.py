@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._input.rows import csr_of
+from freqfm._input.rows import take_rows, with_one_index_type
 from freqfm._input.validation import canonical_csr, validate_ids
-from freqfm.backbones._base import Backbone
-from freqfm.backbones._features import Features, _matrix, _Side
+from freqfm.backbones._features import Features, _matrix
 
 #: The name of the table of the context's vectors.
 TABLE = "context_factors"
@@ -62,9 +61,10 @@ class Context(Features):
 
     Notes
     -----
-    The table is ``backbone_tables_["context_factors"]``. A batch computes the vectors of its own
-    queries, so that memory does not grow with their number. The loss "mawu", whose margins are
-    those of users, is not supported, and neither are GPUs nor clusters.
+    The table is ``backbone_tables_["context_factors"]``. Compiled code computes the vectors of the
+    queries of a batch, so that there is no vector for each query; with features of items it does
+    so for the users alone, and NumPy computes items. The loss "mawu", whose margins are those of
+    users, is not supported, and neither are GPUs nor clusters.
 
     References
     ----------
@@ -170,6 +170,29 @@ class Context(Features):
         n_features = self.queries.context.shape[1]
         return {**tables, TABLE: np.zeros((n_features, width), dtype=np.float32)}
 
+    def terms(self):
+        """Return what the vectors of queries are sums of.
+
+        Returns
+        -------
+        users : ndarray of shape (n_queries,), int32
+        terms : csr_array of shape (n_queries, n_rows), float32
+            How often the vector of a query has the rows of some tables, one below the other.
+        names : list of str
+            These tables.
+        """
+        users, context = self.queries
+        side, tables = self._sides["user"], {}
+        if self._has_identity("user"):
+            n = len(users)
+            own = side.own[users], users, np.arange(n + 1)
+            tables["user_factors"] = sparse.csr_array(own, shape=(n, len(side.own)))
+        if side.features is not None:
+            tables["user_features"] = with_one_index_type(take_rows(side.features, users))
+        tables[TABLE] = context
+        terms = canonical_csr(sparse.hstack(list(tables.values()), format="csr"))
+        return users.astype(np.int32), terms, list(tables)
+
     def forward(self, tables, users, items):
         """Return vectors of users in the mean context, and of items, see :class:`Backbone`."""
         vectors, item_vectors, context = super().forward(tables, users, items)
@@ -245,58 +268,6 @@ class Queries(NamedTuple):
 
     users: np.ndarray  #: (n,), int64
     context: sparse.csr_array  #: (n, n_context_features), canonical
-
-
-class QueryBatch(Backbone):
-    """The vectors of some queries, as a backbone whose users are these queries.
-
-    Parameters
-    ----------
-    backbone : Context
-        Bound.
-    rows : ndarray of int of shape (n,)
-        Rows of X, in any order, and any number of times.
-    """
-
-    def __init__(self, backbone, rows):
-        queries = backbone.queries
-        self.backbone = backbone
-        self.users, self._at = np.unique(queries.users[rows], return_inverse=True)
-        none = np.zeros(queries.context.shape[0], dtype=np.float32)
-        self._part = _Side(none, none, queries.context).part(rows)
-
-    @property
-    def owners(self):
-        """The user of each query."""
-        return self.users[self._at]
-
-    def start(self, n_users, n_items, draw):
-        """Return nothing: the tables are those of the backbone."""
-        return {}
-
-    def forward(self, tables, users, items):
-        """Return the vectors of all of the queries, and of some items."""
-        vectors, item_vectors, context = Features.forward(self.backbone, tables, self.users, items)
-        return vectors[self._at] + self._part.sums(None, tables[TABLE]), item_vectors, context
-
-    def backward(self, tables, context, user_gradients, item_gradients):
-        """Return the gradients by all tables."""
-        of_users = self._by_user() @ user_gradients
-        found = self.backbone.backward(tables, context, of_users, item_gradients)
-        return {**found, TABLE: (self._part.columns, self._part.features.T @ user_gradients)}
-
-    def occurrences(self, context, user_counts, item_counts):
-        """Return how often the rows of all tables occur in the batch."""
-        counts = self._by_user() @ user_counts
-        found = Features.occurrences(self.backbone, context, counts, item_counts)
-        return {**found, TABLE: (self._part.columns, self._part.column_sums(user_counts))}
-
-    def _by_user(self):
-        """Return the matrix that adds up the rows of each user's queries."""
-        n_users, n = len(self.users), len(self._at)
-        order = np.argsort(self._at, kind="stable")
-        indptr = np.append(0, np.cumsum(np.bincount(self._at, minlength=n_users)))
-        return csr_of(np.ones(n, dtype=np.float32), order, indptr, (n_users, n))
 
 
 def _check_width(context, n_trained):

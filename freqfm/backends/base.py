@@ -226,6 +226,20 @@ class TrainedTable(NamedTuple):
     second: np.ndarray  #: (n, d), float32
 
 
+class Terms(NamedTuple):
+    """Of which rows of the table of users, each times a number, a row of an epoch is the sum."""
+
+    starts: np.ndarray  #: (n_rows + 1,), where the terms of each row begin, int64; or empty
+    tokens: np.ndarray  #: (n_terms,), rows of the table, int32
+    multiples: np.ndarray  #: (n_terms,), float32
+
+
+#: The vector of a row of an epoch is the row of its user in the table.
+NO_TERMS = Terms(
+    np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32)
+)
+
+
 class Batches(NamedTuple):
     """The positives in the order of an epoch: rows of one user each, grouped into batches."""
 
@@ -234,6 +248,7 @@ class Batches(NamedTuple):
     row_starts: np.ndarray  #: (n_rows + 1,), int64
     row_users: np.ndarray  #: (n_rows,), int32
     batch_starts: np.ndarray  #: (n_batches + 1,), rows, int64
+    terms: Terms = NO_TERMS  #: of the rows; on the CPU only
 
 
 class RankingProblem(NamedTuple):
@@ -244,8 +259,7 @@ class RankingProblem(NamedTuple):
     cosine: bool  #: whether a score is a cosine, or a dot product
     dropout: float  #: of users' vectors
     degrees: np.ndarray  #: (n_rows,), the positives of every user or of every query
-    #: (starts, ends, indices) of every user's items, sorted; never negatives. If rows of batches
-    #: are queries, starts and ends are written in place, for the queries of each batch.
+    #: (starts, ends, indices) of every user's items, sorted; never negatives.
     known: tuple
     n_items: int
     width: int  #: of the vectors
@@ -262,6 +276,7 @@ class RankingProblem(NamedTuple):
     #: The class of the proposals of negatives per user, if the sampler has one; or None.
     proposal_type: type | None = None
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
+    n_terms: int = 1  #: the most terms of a row, see ``Terms``
 
 
 class FoldInProblem(NamedTuple):

@@ -67,46 +67,53 @@ def loss_of(family, Q, V, pairs, users, known):
     )
 
 
-@pytest.mark.parametrize("with_features", [False, True])
+@pytest.mark.parametrize("described", [(), ("user",), ("item",), ("user", "item")])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gradient(data, family, with_features):  # noqa: F811
+def test_gradient(data, family, described):  # noqa: F811
     X = sparse.vstack([data[0], data[0][[3, 1, 4, 1, 5, 8, 2, 6, 5]]], format="csr")
     n = X.shape[0]
     users = np.arange(n) % N_USERS
     C = small_features(n, N_CONTEXT, 1)
-    F = small_features(N_USERS, 3, 2) if with_features else np.zeros((N_USERS, 0), np.float32)
     known = np.zeros((N_USERS, N_ITEMS))
     np.add.at(known, users, X.toarray())
-    given = {"user_features": F} if with_features else {}
+    # Tables of identities, and below them those of features.
+    sizes, given, A, tables = {"user": N_USERS, "item": N_ITEMS}, {}, {}, {}
+    for side, size in sizes.items():
+        F = small_features(size, 3, 2)[:, : 3 * (side in described)]
+        if side in described:
+            given[f"{side}_features"] = F
+        # A user or an item without interactions is the sum of its features.
+        occurs = known.any(axis=1 if side == "user" else 0)
+        own = np.float32(occurs | (side not in described))
+        A[side] = np.hstack([np.diag(own), F])
+        tables[side] = AnyTables().draw((A[side].shape[1], WIDTH), None)
+        tables[side][:size] *= own[:, None]
     backbone = Started(context=sparse.csr_array(C), users=users, **given)
     n_negatives = {} if family == "directau" else {"n_negatives": 3}
     params = {**FAMILIES[family], "init": AnyTables(), **n_negatives}
     pairs, (_, _, model) = known_pairs((X, *data[1:]), backbone=backbone, **params)
-    U = AnyTables().draw((N_USERS + F.shape[1], WIDTH), None)
-    V = AnyTables().draw((N_ITEMS, WIDTH), None)
     T = np.random.default_rng(5).normal(size=(N_CONTEXT, WIDTH)).astype(np.float32)
-    # A user without interactions is the sum of its features.
-    own = np.float32(known.any(axis=1) | (not with_features))
-    A = np.hstack([np.diag(own), F])
 
     def loss(U, V, T):
-        return loss_of(family, A[users] @ U + C @ T, V, pairs, users, known > 0)
+        queries = A["user"][users] @ U + C @ T
+        return loss_of(family, queries, A["item"] @ V, pairs, users, known > 0)
 
-    assert_allclose(model.loss_curve_[0], loss(U, V, T), rtol=1e-5)
-    tables = model.backbone_tables_
-    after = (
-        np.concatenate([tables["user_factors"], tables.get("user_features", U[:0])]),
-        tables["item_factors"],
-        tables["context_factors"],
-    )
-    expected = reference.mf.gradients(loss, U, V, T)
-    started = U * np.append(own, np.ones(F.shape[1]))[:, None], V, T
+    started = *tables.values(), T
+    assert_allclose(model.loss_curve_[0], loss(*started), rtol=1e-5)
+    own, nothing = model.backbone_tables_, T[:0]
+    after = [
+        np.concatenate([own[f"{side}_factors"], own.get(f"{side}_features", nothing)])
+        for side in sizes
+    ]
+    after.append(own["context_factors"])
+    expected = reference.mf.gradients(loss, *started)
     for before, moved, gradient in zip(started, after, expected, strict=True):
         assert_allclose(before - moved, gradient, atol=4e-5)
     # The model's users are in the mean context of all interactions.
     lengths = np.diff(X.indptr)
     mean = lengths @ C / lengths.sum()
-    assert_allclose(model.user_factors_, A @ after[0] + mean @ after[2], atol=1e-5)
+    assert_allclose(model.user_factors_, A["user"] @ after[0] + mean @ after[2], atol=1e-5)
+    assert_allclose(model.item_factors_, A["item"] @ after[1], atol=1e-5)
 
 
 def made(n=800, n_users=60, n_contexts=3, seed=0):
@@ -180,6 +187,23 @@ def test_without_context_features_it_is_the_model_of_features():
     same, other = same.fit(X_users), clone(model).set_params(backbone=Features(F)).fit(X_users)
     assert_allclose(same.user_factors_, other.user_factors_, atol=1e-6)
     assert_allclose(same.item_factors_, other.item_factors_, atol=1e-6)
+
+
+@each("way", [{"loss": "softmax", "weight_decay": 0.01}, {"loss": "bpr", "optimizer": "adagrad"}])
+def test_features_that_no_item_has_change_nothing(way):
+    X, users, C = made(200)
+    way = {"max_iter": 2, "init": "normal", **way}
+    nothing = {"item_features": np.zeros((X.shape[1], 1))}
+    plain, again, other = (
+        MFRecommender(
+            8, backbone=Context(context=C, users=users, **given), random_state=0, n_jobs=k, **way
+        )
+        for given, k in (({}, 1), ({}, 2), (nothing, 2))
+    )
+    plain, again, other = plain.fit(X), again.fit(X), other.fit(X)
+    for name, table in plain.backbone_tables_.items():
+        assert_array_equal(again.backbone_tables_[name], table)
+        assert_allclose(other.backbone_tables_[name], table, rtol=1e-4, atol=1e-5)
 
 
 def test_users_remain_users_in_any_context():

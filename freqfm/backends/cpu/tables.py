@@ -158,8 +158,36 @@ def step_after(step, n):
 
 
 @inlined
+def has_terms(batch):
+    """Return whether the vectors of rows are sums of several rows of the table of users."""
+    return batch.data.terms.starts.shape[0] > 0
+
+
+@inlined
+def n_user_occurrences(batch):
+    """Return how many occurrences ``list_users`` lists for all rows of a batch."""
+    if not has_terms(batch):
+        return batch.n_rows
+    starts = batch.data.terms.starts
+    return starts[batch.first_row + batch.n_rows] - starts[batch.first_row]
+
+
+@inlined
 def list_users(begin, end, batch, occurrences):
-    """List the users of the rows ``begin`` to ``end``; each row is its user's source row."""
+    """List the users of the rows ``begin`` to ``end``; each row is its user's source row.
+
+    With terms these are listed, each with its row and its multiple.
+    """
+    if has_terms(batch):
+        terms = batch.data.terms
+        first = terms.starts[batch.first_row]
+        for r in range(begin, end):
+            row = batch.first_row + r
+            for t in range(terms.starts[row], terms.starts[row + 1]):
+                occurrences.tokens[t - first] = terms.tokens[t]
+                occurrences.rows[t - first] = r
+                occurrences.multiples[t - first] = terms.multiples[t]
+        return
     for r in range(begin, end):
         occurrences.tokens[r] = batch.data.row_users[batch.first_row + r]
         occurrences.rows[r] = r
@@ -249,6 +277,42 @@ def gather_dropped_row(table, k, cosine, dropout, key, mask, out, j):
     for f in range(width):
         out[j, f] *= scale
     return length
+
+
+@inlined
+def copy_user(r, batch, table, out):
+    """Write the vector of the user of row ``r`` to ``out``."""
+    if not has_terms(batch):
+        u = user_of(batch, r)
+        for f in range(table.shape[1]):
+            out[f] = table[u, f]
+        return
+    terms, row = batch.data.terms, batch.first_row + r
+    for f in range(table.shape[1]):
+        out[f] = ZERO
+    for t in range(terms.starts[row], terms.starts[row + 1]):
+        add_multiple(terms.multiples[t], table[np.uint64(terms.tokens[t])], out)
+
+
+@inlined
+def gather_user(r, batch, table, cosine, dropout, masks, out):
+    """Gather the vector of the user of row ``r``, see ``gather_dropped_row``."""
+    key = key_of(batch, r)
+    if not has_terms(batch):
+        return gather_dropped_row(table, user_of(batch, r), cosine, dropout, key, masks, out, r)
+    copy_user(r, batch, table, out[r])
+    return gather_dropped_row(out, r, cosine, dropout, key, masks, out, r)
+
+
+@inlined
+def prefetch_user(r, batch, table):
+    """Prefetch the rows of a table that make the vector of the user of row ``r``."""
+    if not has_terms(batch):
+        prefetch_row(table, user_of(batch, r))
+        return
+    terms, row = batch.data.terms, batch.first_row + r
+    for t in range(terms.starts[row], terms.starts[row + 1]):
+        prefetch_row(table, np.uint64(terms.tokens[t]))
 
 
 @inlined

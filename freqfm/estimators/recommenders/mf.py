@@ -44,6 +44,7 @@ from freqfm.estimators.recommenders.mf_dislikes import with_dislikes_trained
 from freqfm.estimators.recommenders.mf_trainer import (
     BackboneTrainer,
     ContextTrainer,
+    DescribedContextTrainer,
     EpochwiseTrainer,
     MFTrainer,
 )
@@ -598,7 +599,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         if backbone.is_linear:
             trainer = MFTrainer
         elif backbone._has_context:
-            trainer = ContextTrainer
+            described = backbone.item_features is not None
+            trainer = DescribedContextTrainer if described else ContextTrainer
         dislikes = None if dislikes is None else of_users(dislikes, known)
         if dislikes is None or not dislikes.nnz:
             return trainer(self, components, X, Known.of(known), score, n_threads)

@@ -3,11 +3,9 @@
 import numpy as np
 
 from freqfm import backends
-from freqfm._input.rows import concatenated_ranges
-from freqfm._memory import as_aligned
+from freqfm._input.rows import concatenated_ranges, take_rows
 from freqfm.backbones._base import backward, forward, forward_all, occurrences
-from freqfm.backbones._context import QueryBatch
-from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, TrainedTable
+from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, Terms, TrainedTable
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.formulas import codes
@@ -17,9 +15,6 @@ _MARGINS = ("user_margins", "item_margins")
 
 # Codes of samplers whose batches have lists of negatives that do not depend on the user.
 _LISTED = (codes.NEGATIVES_SHARED, codes.NEGATIVES_SEPARATE)
-
-# Queries whose vectors are computed at a time.
-_ROWS = 1 << 12
 
 # Purposes of random streams: the order of an epoch, and negatives. Kernels have a stream for each
 # row of an epoch, numbered from 0 on in int32.
@@ -63,7 +58,7 @@ class MFTrainer(RecommenderTrainer):
         constants = loss.constants(*shape)
         if "thresholds" in constants:
             # Training reads this array, which is updated between epochs if the loss has a ``k``.
-            constants["thresholds"] = np.full(X.shape[0], np.nan, dtype=np.float32)
+            constants["thresholds"] = np.full(known.X.shape[0], np.nan, dtype=np.float32)
         self._thresholds = None if loss.k is None else constants["thresholds"]
         problem = self._problem(constants)
         start = backends.start(model.device, "ranking_trainer", problem, n_threads)
@@ -133,7 +128,7 @@ class MFTrainer(RecommenderTrainer):
             negatives = self._negatives(epoch, first, last, generator)
             batches = first, last, self._proposal, negatives
             self._begin_batches(data, *batches)
-            part = trainer.train(*batches, *self._of_rows())
+            part = trainer.train(*batches, self.inverse_temperatures, self.training.statistics)
             self._end_batches(first, part[1])
             n_draws += self._draws_of(data, first, last)
             total += part[0]
@@ -142,10 +137,6 @@ class MFTrainer(RecommenderTrainer):
         self._clip_margins()
         self.training.n_steps[:] += n_batches
         return total / weight
-
-    def _of_rows(self):
-        """Return the inverse temperatures and the statistics of rows' users, by their number."""
-        return self.inverse_temperatures, self.training.statistics
 
     def _begin_batches(self, data, first, last, proposal, negatives):
         """Prepare the vectors that some batches read."""
@@ -238,16 +229,12 @@ class MFTrainer(RecommenderTrainer):
         loss = self.components.loss
         if loss.k is None or (epoch % loss.refresh and not np.isnan(self._thresholds[0])):
             return
+        users, items = self._compared(*self.vectors)
         none = np.zeros(0, dtype=np.int32)
-        for rows, users, items in self._rows_to_rank():
-            excluded = Exclusions(np.zeros(len(users) + 1, dtype=np.int64), none, none)
-            k = min(int(loss.k), len(items))
-            _, scores = backends.get().top_k(users, items, k, excluded, 0, self._n_threads)
-            self._thresholds[rows] = scores[:, -1]
-
-    def _rows_to_rank(self):
-        """Yield rows of X, with their vectors and those of all items as the loss compares them."""
-        yield slice(None), *self._compared(*self.vectors)
+        excluded = Exclusions(np.zeros(len(users) + 1, dtype=np.int64), none, none)
+        k = min(int(loss.k), len(items))
+        _, scores = backends.get().top_k(users, items, k, excluded, 0, self._n_threads)
+        self._thresholds[:] = scores[:, -1]
 
     def extra(self):
         """Return the values that a checkpoint stores besides the estimator; see the base class."""
@@ -353,9 +340,7 @@ class BackboneTrainer(MFTrainer):
         self._tables = start[1]
         # The tables without margins, which are the estimator's.
         self._of_backbone = {n: of for n, of in self.tables.items() if n not in _MARGINS}
-        # What computes the vectors that the loss compares.
-        self._computed_by = components.backbone
-        self._compares = self._compared_arrays()
+        self._compares = self.vectors | self._read_directly()
         self._gradients = {
             name: np.zeros(weights.shape, dtype=np.float32).reshape(len(weights), -1)
             for name, weights in self._compares.items()
@@ -365,9 +350,9 @@ class BackboneTrainer(MFTrainer):
             for name, gradient in self._gradients.items()
         }
 
-    def _compared_arrays(self):
-        """Return the arrays that the kernels read, by the names of their tables."""
-        return self.vectors | self._margins
+    def _read_directly(self):
+        """Return the tables that the kernels read, while the backbone computes other vectors."""
+        return self._margins
 
     def __enter__(self):
         super().__enter__()
@@ -415,24 +400,25 @@ class BackboneTrainer(MFTrainer):
 
     def _begin_batches(self, data, first, last, proposal, negatives):
         users, items = self._rows_of(data, first, negatives)
-        vectors = (self._compares[name] for name in self.vectors)
-        self._context = forward(self._computed_by, self._of_backbone, users, items, *vectors)
         self._rows = {name: users if name.startswith("user") else items for name in self._gradients}
+        rows = self._of_computed(self._rows).values()
+        vectors = self.vectors.values()
+        self._context = forward(self.components.backbone, self._of_backbone, *rows, *vectors)
         # Clear them: rows that the batch skips, such as known positives, are not written to.
         for name, rows in self._rows.items():
             self._gradients[name][rows] = 0
             self._counters[name][rows] = 0
 
     def _end_batches(self, first, weight):
-        backbone = self._computed_by
+        backbone = self.components.backbone
         found, counts = (
             {name: of[name][rows] for name, rows in self._rows.items()}
             for of in (self._gradients, self._counters)
         )
         given = self._of_backbone, self._context
-        gradients = backward(backbone, *given, *(found[name] for name in self.vectors))
-        occurring = occurrences(backbone, *given, *(counts[name] for name in self.vectors))
-        for name in self._margins:
+        gradients = backward(backbone, *given, *self._of_computed(found).values())
+        occurring = occurrences(backbone, *given, *self._of_computed(counts).values())
+        for name in self._read_directly():
             gradients[name] = self._rows[name], found[name]
             occurring[name] = self._rows[name], counts[name]
         for name, (rows, values) in gradients.items():
@@ -441,8 +427,15 @@ class BackboneTrainer(MFTrainer):
         self._tables.catch_up_tables(first + 1)
         self._clip_margins()
 
+    def _of_computed(self, rows):
+        """Return, by side, what vectors that the backbone computes have; none of other vectors."""
+        direct = self._read_directly()
+        return {name: rows[name][:0] if name in direct else rows[name] for name in self.vectors}
+
     def _step(self, name, rows, values, counted, n, mean):
         """Move rows of a table in the ``n``-th step; those that do not occur stay as they are."""
+        if not len(rows):
+            return
         if counted is None:
             self._tables.step_rows(name, rows, values, n)
             return
@@ -469,74 +462,77 @@ class BackboneTrainer(MFTrainer):
             items = np.union1d(data.items[pairs], negatives)
         else:
             items = np.arange(self.X.shape[1])
-        return np.unique(data.row_users[rows]), items
+        return self._users_of(data, rows), items
+
+    def _users_of(self, data, rows):
+        """Return the rows of the users' table that some rows of an epoch read, each once."""
+        return np.unique(data.row_users[rows])
 
     def weights(self):
         """Return the model's arrays, with the vectors that the backbone computes."""
         return [*super().weights(), *self.vectors.values()]
 
 
-class ContextTrainer(BackboneTrainer):
+class ContextTrainer(MFTrainer):
     """Epochs whose rows are queries, users in a context; for parameters see ``RecommenderTrainer``.
 
-    ``X`` has a row for each query, ``known`` one for each user. Kernels number the queries of a
-    batch from 0 on, in arrays as long as a batch, which are written anew for each: vectors, and
-    what belongs to their users.
+    ``X`` has a row for each query, ``known`` one for each user. The vector of a query is a sum of
+    rows of the tables of its side, which are views of a single one: compiled code trains it.
     """
 
-    def _compared_arrays(self):
-        width = self.vectors["user_factors"].shape[1]
-        queries = as_aligned(np.zeros((self._n_rows, width), dtype=np.float32))
-        return self.vectors | {"user_factors": queries}
+    def __init__(self, model, components, X, known, score, n_threads):
+        self._owners, self._terms, self._parts = components.backbone.terms()
+        super().__init__(model, components, X, known, score, n_threads)
+        self._stack(self._parts)
+
+    def _stack(self, names):
+        """Make tables and their states views of those of one table, one below the other."""
+        states = self.training.optimizer
+        parts = [TrainedTable(self.tables[name], **states[name]) for name in names]
+        self._stacked = TrainedTable(*map(np.concatenate, zip(*parts, strict=True)))
+        begin = 0
+        for name, part in zip(names, parts, strict=True):
+            rows = slice(begin, begin + len(part.weights))
+            views = TrainedTable(*(of[rows] for of in self._stacked))._asdict()
+            self.tables[name], states[name] = views.pop("weights"), views
+            begin = rows.stop
+        self.model._set_tables(self.tables)
 
     def _problem(self, constants):
-        problem = super()._problem(constants)
-        degrees = np.diff(self.X.indptr)
-        # The most positives of a batch, which ends with all of those of a query.
-        self._n_rows = min(self._batch_size + int(degrees.max()), self.X.nnz)
-        starts, ends = np.zeros((2, self._n_rows), dtype=self._known.X.indptr.dtype)
-        self._bounds = starts, ends
-        self._temperatures = np.ones((self._n_rows, 2), dtype=np.float32)
-        self._statistics = np.zeros((self._n_rows, 3))
-        self._thresholds_of_rows = np.full(self._n_rows, np.nan, dtype=np.float32)
-        if "thresholds" in constants:
-            constants = constants | {"thresholds": self._thresholds_of_rows}
-        return problem._replace(
-            degrees=degrees, known=(starts, ends, self._known.X.indices), constants=constants
-        )
+        degrees, n_terms = (np.diff(of.indptr) for of in (self.X, self._terms))
+        longest = int(n_terms.max(initial=1))
+        return super()._problem(constants)._replace(degrees=degrees, n_terms=longest)
 
-    def _of_rows(self):
-        return self._temperatures, self._statistics
+    def _epoch_of(self, n_batches):
+        tables, first_step, corrections = super()._epoch_of(n_batches)
+        others = {name: tables[name] for name in tables.keys() - self._parts}
+        return {**others, "user_factors": self._stacked}, first_step, corrections
 
     def _shuffle(self, epoch):
         data = super()._shuffle(epoch)
-        self._queries = data.row_users
-        lengths = np.diff(data.batch_starts)
-        numbers = concatenated_ranges(np.zeros(len(lengths), dtype=np.int64), lengths)
-        return data._replace(row_users=numbers.astype(np.int32))
+        terms = take_rows(self._terms, data.row_users)
+        return data._replace(
+            row_users=self._owners[data.row_users],
+            terms=Terms(terms.indptr, terms.indices, terms.data),
+        )
 
-    def _begin_batches(self, data, first, last, proposal, negatives):
-        queries = self._queries[slice(*data.batch_starts[[first, last]])]
-        batch = self._computed_by = QueryBatch(self.components.backbone, queries)
-        self._owners, n, indptr = batch.owners, len(queries), self._known.X.indptr
-        starts, ends = self._bounds
-        starts[:n], ends[:n] = indptr[self._owners], indptr[self._owners + 1]
-        self._temperatures[:n] = self.inverse_temperatures[self._owners]
-        if self._thresholds is not None:
-            self._thresholds_of_rows[:n] = self._thresholds[queries]
-        super()._begin_batches(data, first, last, proposal, negatives)
+    def run_epoch(self, epoch):
+        """Train on every positive once; return the mean loss."""
+        loss = super().run_epoch(epoch)
+        forward_all(self.components.backbone, self.tables, *self.vectors.values())
+        return loss
 
-    def _end_batches(self, first, weight):
-        super()._end_batches(first, weight)
-        statistics = self._statistics[: len(self._owners)]
-        np.add.at(self.training.statistics, self._owners, statistics)
-        statistics[:] = 0
+    def weights(self):
+        """Return the model's arrays, with the vectors that the backbone computes."""
+        return [*super().weights(), *self.vectors.values()]
 
-    def _rows_to_rank(self):
-        (items,) = self._compared("item_factors")
-        no_items = np.zeros(0, dtype=np.int64)
-        for begin in range(0, self.X.shape[0], _ROWS):
-            rows = np.arange(begin, min(begin + _ROWS, self.X.shape[0]))
-            batch = QueryBatch(self.components.backbone, rows)
-            vectors, _, _ = batch.forward(self._of_backbone, rows, no_items)
-            yield rows, unit_rows(vectors) if self.components.cosine else vectors, items
+
+class DescribedContextTrainer(BackboneTrainer, ContextTrainer):
+    """The same with features of items, whose vectors the backbone computes for each batch."""
+
+    def _read_directly(self):
+        return {"user_factors": self._stacked.weights}
+
+    def _users_of(self, data, rows):
+        bounds = data.terms.starts[[rows.start, rows.stop]]
+        return np.unique(data.terms.tokens[slice(*bounds)])

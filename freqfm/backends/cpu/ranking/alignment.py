@@ -23,10 +23,10 @@ from freqfm.backends.cpu.tables import (
     apply_gradients,
     batch_of,
     catch_up_batch,
-    gather_dropped_row,
     gather_row,
-    key_of,
+    gather_user,
     list_users,
+    n_user_occurrences,
     step_after,
     through_dropout,
     through_normalisation,
@@ -91,10 +91,9 @@ def _gather(begin, end, batch, alignment, users, items, scratch):
     """Gather the unit vectors of some pairs."""
     width = items.table.weights.shape[1]
     for r in range(begin, end):
-        scratch.lengths[r] = gather_dropped_row(
-            users.table.weights, user_of(batch, r), True, alignment.dropout, key_of(batch, r),
-            scratch.masks, scratch.units[0], r,
-        )  # fmt: skip
+        scratch.lengths[r] = gather_user(
+            r, batch, users.table.weights, True, alignment.dropout, scratch.masks, scratch.units[0]
+        )
         k = np.uint64(items.occurrences.tokens[r])
         gather_row(items.table.weights, k, width, scratch.units[1], r)
 
@@ -214,11 +213,11 @@ def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
     for b in range(span.first_batch, span.last_batch):
         batch = batch_of(span, b, step.rule.average)
         now = step_after(step, batch.number + 1)
-        n = batch.n_rows
+        n, n_users = batch.n_rows, n_user_occurrences(batch)
         begin, end = part(member, n)
         list_users(begin, end, batch, users.occurrences)
         _list_items(begin, end, batch, items.occurrences)
-        catch_up_batch(member, n, users, n, items, now)
+        catch_up_batch(member, n_users, users, n, items, now)
         if alignment.margins:
             catch_up_batch(member, n, user_margins, n, item_margins, now)
         _gather(begin, end, batch, alignment, users, items, scratch)
@@ -241,7 +240,7 @@ def alignment_train(rank, size, barrier, span, alignment, sides, scratch):
                 loss += scratch.losses[r]
             total_loss += loss * batch.weight
             total_weight += batch.weight
-        apply_gradients(member, n, users, gradients[0], NO_UNIT, now, batch.mean)
+        apply_gradients(member, n_users, users, gradients[0], NO_UNIT, now, batch.mean)
         apply_gradients(member, n, items, gradients[1], width, now, batch.mean)
         if alignment.margins:
             _apply_margins(

@@ -9,9 +9,11 @@ from freqfm._numba.jit import inlined, kernel
 from freqfm.backends.cpu.tables import (
     batch_of,
     catch_up,
-    gather_dropped_row,
+    copy_user,
+    gather_user,
     key_of,
     list_users,
+    n_user_occurrences,
     step_after,
     user_of,
 )
@@ -29,7 +31,7 @@ def _catch_up_users(member, batch, users, step):
     begin, end = part(member, batch.n_rows)
     list_users(begin, end, batch, users.occurrences)
     synchronize(member)
-    catch_up(member, batch.n_rows, users, step)
+    catch_up(member, n_user_occurrences(batch), users, step)
     synchronize(member)
 
 
@@ -53,8 +55,8 @@ def draw_for_rows(rank, size, barrier, span, draws, softmax, sides, scratch):
     begin, end = part(member, batch.n_rows)
     for r in range(begin, end):
         u, key = user_of(batch, r), key_of(batch, r)
-        gather_dropped_row(
-            users.table.weights, u, softmax.cosine, softmax.dropout, key, scratch.masks, queries, r
+        gather_user(
+            r, batch, users.table.weights, softmax.cosine, softmax.dropout, scratch.masks, queries
         )
         for f in range(queries.shape[1]):
             queries[r, f] *= softmax.inverse_temperatures[u, 1]
@@ -85,10 +87,12 @@ def draw_for_pairs(rank, size, barrier, span, draws, negatives, sides):
     numbers, sums = draws.numbers[rank], draws.sums[rank]
     log_q = draws.log_q[rank, : negatives.shape[1]]
     key = hash64(batch.key ^ DRAWS)
+    table = users.table.weights
+    query = users.occurrences.gradients[rank][: table.shape[1]]
     begin, end = part(member, batch.n_rows)
     for r in range(begin, end):
         row = batch.first_row + r
-        query = users.table.weights[user_of(batch, r)]
+        copy_user(r, batch, table, query)
         prepare_query(draws.proposal, query, numbers, sums)
         for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
             draw_negatives(

@@ -20,9 +20,10 @@ from freqfm.backends.cpu.tables import (
     apply_gradients,
     batch_of,
     catch_up_batch,
-    gather_dropped_row,
-    key_of,
+    gather_user,
     list_users,
+    n_user_occurrences,
+    prefetch_user,
     row_length,
     step_after,
     through_dropout,
@@ -120,7 +121,7 @@ def _prefetch_user(r, batch, pairwise, users):
     """Prefetch the vector, the temperatures and the known items of the user of a row."""
     u = user_of(batch, r)
     prefetch_row(pairwise.inverse_temperatures, u)
-    prefetch_row(users.table.weights, u)
+    prefetch_user(r, batch, users.table.weights)
     for at in range(pairwise.known_starts[u], pairwise.known_ends[u], LINE):
         prefetch_element(pairwise.known_items, at)
 
@@ -179,9 +180,9 @@ def _learn_positive(p, r, end, batch, pairwise, items, scratch):
 def _learn_row(r, end, batch, pairwise, users, items, scratch):
     """Find the loss and the gradient of a row: a user's positives against their negatives."""
     width = users.table.weights.shape[1]
-    length = gather_dropped_row(
-        users.table.weights, user_of(batch, r), pairwise.cosine, pairwise.dropout,
-        key_of(batch, r), scratch.masks, scratch.units, r,
+    length = gather_user(
+        r, batch, users.table.weights, pairwise.cosine, pairwise.dropout,
+        scratch.masks, scratch.units,
     )  # fmt: skip
     for f in range(width):
         scratch.gradients[r, f] = ZERO
@@ -212,13 +213,13 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
     for b in range(span.first_batch, span.last_batch):
         batch = batch_of(span, b, step.rule.average)
         now = step_after(step, batch.number + 1)
-        n_rows = batch.n_rows
+        n_rows, n_users = batch.n_rows, n_user_occurrences(batch)
         n_occurrences = batch.n_pairs * (1 + pairwise.negatives.shape[1])
         begin, end = _rows_of_member(member, batch)
         list_users(begin, end, batch, users.occurrences)
         last = _list_items(begin, end, batch, pairwise, items.occurrences)
         if step.rule.catch_up != CATCH_UP_NONE:
-            catch_up_batch(member, n_rows, users, n_occurrences, items, now)
+            catch_up_batch(member, n_users, users, n_occurrences, items, now)
         for r in range(begin, end):
             if r + _ROWS_AHEAD < end:
                 _prefetch_user(r + _ROWS_AHEAD, batch, pairwise, users)
@@ -228,7 +229,7 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
             for r in range(n_rows):
                 total_loss += scratch.losses[r]
                 total_weight += scratch.weights[r]
-        apply_gradients(member, n_rows, users, scratch.gradients, NO_UNIT, now, batch.mean)
+        apply_gradients(member, n_users, users, scratch.gradients, NO_UNIT, now, batch.mean)
         apply_gradients(member, n_occurrences, items, scratch.units, n_unit, now, batch.mean)
         synchronize(member)
     return total_loss, total_weight

@@ -25,7 +25,7 @@ from freqfm.backends.cpu.ranking.softmax_rows import (
     SoftmaxScratch,
     finish_row,
     gather_negatives,
-    gather_user,
+    gather_source,
     has_separate_lists,
     learn_row,
 )
@@ -36,6 +36,7 @@ from freqfm.backends.cpu.tables import (
     batch_of,
     catch_up_batch,
     list_users,
+    n_user_occurrences,
     step_after,
     user_of,
 )
@@ -205,15 +206,15 @@ def softmax_train(rank, size, barrier, span, softmax, sides, scratch):
     for b in range(span.first_batch, span.last_batch):
         batch = batch_of(span, b, step.rule.average)
         now = step_after(step, batch.number + 1)
-        n_rows = batch.n_rows
+        n_rows, n_users = batch.n_rows, n_user_occurrences(batch)
         m = _n_negatives(batch, softmax, items)
         n_occurrences = batch.n_pairs + (n_rows * m if separate_lists else m)
         begin, end = part(member, n_rows)
         list_users(begin, end, batch, users.occurrences)
         _list_items(member, batch, softmax, m, items.occurrences)
-        catch_up_batch(member, n_rows, users, n_occurrences, items, now)
+        catch_up_batch(member, n_users, users, n_occurrences, items, now)
         for r in range(begin, end):
-            gather_user(r, batch, softmax, users, scratch)
+            gather_source(r, batch, softmax, users, scratch)
         if not separate_lists:
             _gather_shared_negatives(member, batch, softmax, m, items, scratch)
         synchronize(member)
@@ -229,7 +230,7 @@ def softmax_train(rank, size, barrier, span, softmax, sides, scratch):
                 total_weight += scratch.weights[r]
             if softmax.statistics_wanted:
                 _add_statistics(batch, softmax.statistics, scratch)
-        apply_gradients(member, n_rows, users, scratch.user_gradients, NO_UNIT, now, batch.mean)
+        apply_gradients(member, n_users, users, scratch.user_gradients, NO_UNIT, now, batch.mean)
         apply_gradients(member, n_occurrences, items, scratch.sources, n_unit, now, batch.mean)
         synchronize(member)
     return total_loss, total_weight

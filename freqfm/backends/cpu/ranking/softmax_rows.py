@@ -9,9 +9,8 @@ from freqfm._numba.blas import add_product, product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.cpu.logits import exponentials, largest_of_row, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
-    gather_dropped_row,
     gather_row,
-    key_of,
+    gather_user,
     row_length,
     through_dropout,
     through_normalisation,
@@ -153,11 +152,11 @@ def _exponentials_of_row(r, s, n, first, bounded, softmax, inverse, scratch):
 
 
 @inlined
-def gather_user(r, batch, softmax, users, scratch):
-    """Gather the user of row ``r``."""
-    scratch.lengths[r] = gather_dropped_row(
-        users.table.weights, user_of(batch, r), softmax.cosine, softmax.dropout,
-        key_of(batch, r), scratch.masks, scratch.sources, r,
+def gather_source(r, batch, softmax, users, scratch):
+    """Gather the vector of the user of row ``r``."""
+    scratch.lengths[r] = gather_user(
+        r, batch, users.table.weights, softmax.cosine, softmax.dropout,
+        scratch.masks, scratch.sources,
     )  # fmt: skip
 
 

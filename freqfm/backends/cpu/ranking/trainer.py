@@ -51,12 +51,14 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
         self._family = family(problem, n_pairs, n_threads)
         self.batches_per_call = self._family.batches_per_call()
         n_listed = self._family.n_listed
-        if n_pairs + n_listed > np.iinfo(np.int32).max:
+        n_terms = n_pairs * problem.n_terms
+        if max(n_pairs + n_listed, n_terms) > np.iinfo(np.int32).max:
             raise ValueError(
                 f"batch_size={problem.batch_size} with n_negatives={problem.n_negatives} for each "
-                f"positive makes {n_pairs + n_listed} scores a batch; choose a smaller batch_size."
+                f"positive makes {max(n_pairs + n_listed, n_terms)} scores a batch; choose a "
+                f"smaller batch_size."
             )
-        self._user_occurrences = empty_occurrences(n_pairs, problem.width, n_threads)
+        self._user_occurrences = empty_occurrences(n_terms, problem.width, n_threads)
         self._item_occurrences = empty_occurrences(n_pairs + n_listed, problem.width, n_threads)
         self._draws = self._draw = None
 
