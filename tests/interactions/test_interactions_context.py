@@ -1,6 +1,7 @@
 """InteractionRecommender(context=...): tables whose columns describe the event."""
 
 import pickle
+import re
 import warnings
 
 import numpy as np
@@ -115,13 +116,53 @@ def test_unknown_and_missing_values_are_ignored(model):
     table.loc[table.index[0], "device"] = "tv"
     with pytest.warns(UserWarning, match="device=tv"):
         model.score(table)
-    strict = pickle.loads(pickle.dumps(model)).set_params(unknown="error")
-    with pytest.raises(ValueError, match="hour=99"):
-        strict.recommend("u3", context={"hour": 99, "device": "pc"})
     holes = made()
     holes.loc[holes.index[::3], "device"] = None
     again = InteractionRecommender(clone(MF), context=COLUMNS).fit(holes)
     assert again.context_values_["device"].tolist() == ["pc", "phone"]
+
+
+def test_one_warning_names_all_that_is_unknown(model):
+    strange, copy = {"hour": 99, "device": "tv"}, pickle.loads(pickle.dumps(model))
+    calls = (
+        lambda model: model.recommend(["u3", "v"], context=strange),
+        lambda model: model.recommend(history=["i3", "j"], context=strange),
+        lambda model: model.predict_pairs(["u3", "v"], ["i3", "i3"], context=strange),
+        lambda model: model.predict(made(2).assign(user=["u3", "v"], **strange)),
+        lambda model: model.explain("u3", "j", context=strange),
+    )
+    values = r"the context holds 2 value\(s\) .*'hour=99', 'device=tv'"
+    for call in calls:
+        for answer, message in ("popular", rf"1 id\(s\).*{values}"), ("none", values):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                call(copy.set_params(unknown=answer))
+            found = [str(of.message) for of in caught if "seen" in str(of.message)]
+            assert len(found) == 1 and re.search(message, found[0])
+        with pytest.raises(ValueError, match="seen"):
+            call(copy.set_params(unknown="error"))
+    with pytest.raises(ValueError, match="hour=99"):
+        copy.recommend("u3", context=strange | {"device": "pc"})
+
+
+def test_what_a_fold_has_not_seen_is_ignored_in_scores_and_training(model):
+    table, copy = made()[700:], pickle.loads(pickle.dumps(model)).set_params(unknown="error")
+    new, missing = table.assign(hour=99), table.assign(hour=None)
+    with pytest.warns(UserWarning, match="hour=99"):
+        assert copy.score(new) == model.score(missing)
+    with pytest.warns(UserWarning, match="hour=99"):
+        copy.partial_fit(new[:20])
+    assert copy.context_values_["hour"].tolist() == [0, 8, 16]
+
+
+def test_fitted_models_do_not_keep_the_queries_of_training(model):
+    backbone = model.estimator_.backbone
+    assert backbone.context is None and backbone.users is None
+    assert len(pickle.dumps(model.estimator_.get_params())) < 5000
+    again = pickle.loads(pickle.dumps(model)).partial_fit(made()[700:])
+    assert again.estimator_.backbone.context is None
+    context = {"hour": 8, "device": "pc"}
+    assert again.recommend("u3", context=context)[0].shape == (10,)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from freqfm._input.frames import is_lazy
 from freqfm._input.ids import as_ids, find_codes, is_missing, unique_codes
 from freqfm._input.interactions import InteractionTable
 from freqfm._messages import shorten, shown
-from freqfm._warnings import warn_user
 
 
 class ContextEncodingMixin:
@@ -65,35 +64,28 @@ class ContextEncodingMixin:
         }
         self._context_columns = None if table.names is None else names
 
-    def _moments_of(self, X):
+    def _moments_of(self, X, unknown):
         """Return the moments of the rows of interactions, (n, n_columns); None without context."""
         if not self._context_keys:
             return None
         table = InteractionTable(X)
-        return self._moments([table.column(k) for k in self._context_places(table)])
+        return self._moments([table.column(k) for k in self._context_places(table)], unknown)
 
-    def _moments(self, columns):
-        """Return moments of columns in the order of ``context``, and warn of unknown values."""
+    def _moments(self, columns, unknown):
+        """Return moments of columns in the order of ``context``; ``unknown`` notes new values."""
         moments, strange = [], []
         for (name, known), column in zip(self.context_values_.items(), columns, strict=True):
             ids, present = _present(column, name)
             codes = np.full(len(present), -1)
             where = f"context column {shown(name)}"
             codes[present] = find_codes(known, np.arange(len(known)), ids, where)
-            unknown = ids[codes[present] < 0]
-            strange += [f"{name}={value}" for value in dict.fromkeys(unknown.tolist())]
+            new = ids[codes[present] < 0]
+            strange += [f"{name}={value}" for value in dict.fromkeys(new.tolist())]
             moments.append(codes)
-        if strange:
-            found = (
-                f"the context holds {len(strange)} value(s) that fit has not seen: "
-                f"{shorten(strange, 5)}."
-            )
-            if self.unknown == "error":
-                raise ValueError(f"{found} Leave them out, or set unknown='popular' or 'none'.")
-            warn_user(f"{found} They are ignored.")
+        unknown.note_context(strange)
         return np.column_stack(moments)
 
-    def _given_moments(self, context, n_users):
+    def _given_moments(self, context, unknown, n_users):
         """Return the moments of the argument ``context``: one for each user, or one for all."""
         if not self._context_keys:
             raise ValueError(
@@ -106,7 +98,7 @@ class ContextEncodingMixin:
             if missing:
                 raise ValueError(f"context has no {shorten(missing)}; give a value of each column.")
             columns = [np.atleast_1d(np.array(context[name], dtype=object)) for name in names]
-            moments = self._moments(np.broadcast_arrays(*columns))
+            moments = self._moments(np.broadcast_arrays(*columns), unknown)
         else:
             table = InteractionTable(context)
             if table.names is None and table.shape[1] != len(names):
@@ -117,7 +109,7 @@ class ContextEncodingMixin:
             at = range(len(names))
             if table.names is not None:
                 at = [table.place_of("context", name) for name in names]
-            moments = self._moments([table.column(k) for k in at])
+            moments = self._moments([table.column(k) for k in at], unknown)
         if len(moments) not in (1, n_users):
             raise ValueError(
                 f"context has {len(moments)} rows, but there are {n_users} users; give a row for "

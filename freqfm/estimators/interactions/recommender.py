@@ -117,7 +117,8 @@ class InteractionRecommender(
         the shares of users that have them; items are not recommended, and similar to none. There
         is one `UserWarning` for each call, which names some of them. "error" raises a ValueError
         that names them. With "none" unknown users are recommended nothing, without a warning: None
-        with the score -inf in all places.
+        with the score -inf in all places. Values of a context that fit has not seen are ignored,
+        with a warning, but with "error".
     context : list of str or int, default=None
         Columns of the table that describe the event, such as the device and the hour. A user is
         then recommended what suits the moment: the vector of a user in a context is the sum of the
@@ -125,7 +126,8 @@ class InteractionRecommender(
         replaces the backbone of an :class:`MFRecommender`. Each value is a category, numbers too;
         missing cells have no vector. What a user has, in any context, is not recommended again
         with ``exclude_seen``. Values that are new in ``partial_fit``, ``score`` or ``recommend``
-        are ignored, with a `UserWarning`.
+        are ignored, with a `UserWarning`; with ``unknown="error"`` ``recommend``, ``predict``,
+        ``predict_pairs`` and ``explain`` raise.
 
     Attributes
     ----------
@@ -339,6 +341,10 @@ class InteractionRecommender(
                 diverged = isinstance(error, DivergenceError)
                 trial.kept = recommender.n_iter_ > n_before if counts else diverged
                 raise
+            finally:
+                # Only training reads the queries, which are as many as the interactions.
+                if queries:
+                    recommender.backbone.set_params(**dict.fromkeys(queries))
         return self
 
     def _numbered(self, X, reset, X_val):
@@ -362,7 +368,10 @@ class InteractionRecommender(
         users, items = number("user", users), number("item", items)
         if reset:
             self._learn_context(X, self._places.values())
-        moments = self._moments_of(X)
+        # Training ignores values that are new in partial_fit, whatever ``unknown`` is.
+        unknown = UnknownIds("none")
+        moments = self._moments_of(X, unknown)
+        unknown.warn()
         if moments is None:
             return self._matrix(users, items, values), {}, None
         held_out = [np.zeros(0, dtype=np.int64)] * 3
@@ -491,7 +500,7 @@ class InteractionRecommender(
             options["item_vectors"] = model._item_vectors(item_vectors)
         chosen = {"candidates": candidates, "exclude": exclude}
         if context is not None:
-            options["context"] = functools.partial(self._given_moments, context)
+            options["context"] = functools.partial(self._given_moments, context, unknown)
         if user_features is not None:
             _, query, is_unknown = self._encoded("user", user_features, unknown)
             options["user_features"] = query
@@ -631,7 +640,8 @@ class InteractionRecommender(
         """
         check_is_fitted(self)
         users, items = self._read(X, reset=False, roles=("user", "item"))
-        return self._predict_pairs(users, items, self._moments_of(X))
+        unknown = UnknownIds(self.unknown)
+        return self._predict_pairs(users, items, self._moments_of(X, unknown), unknown)
 
     def predict_pairs(self, users, items, *, context=None):
         """Return the scores of pairs of a user and an item.
@@ -658,14 +668,13 @@ class InteractionRecommender(
             If the lengths differ; or fit has not seen a user or an item, with ``unknown="error"``.
         """
         check_is_fitted(self)
-        moments = None
+        moments, unknown = None, UnknownIds(self.unknown)
         if context is not None:
-            moments = self._given_moments(context, len(as_list(users)))
-        return self._predict_pairs(users, items, moments)
+            moments = self._given_moments(context, unknown, len(as_list(users)))
+        return self._predict_pairs(users, items, moments, unknown)
 
-    def _predict_pairs(self, users, items, moments):
+    def _predict_pairs(self, users, items, moments, unknown):
         """Return the scores of pairs in moments, if these are not None."""
-        unknown = UnknownIds(self.unknown)
         users = self._find("user", users, "users", unknown)
         items = self._find("item", items, "items", unknown)
         if len(users) != len(items):
@@ -945,6 +954,9 @@ class InteractionRecommender(
         unknown = UnknownIds(self.unknown)
         (of_user,) = self._find("user", [user], "user", unknown)
         (of_item,) = self._find("item", [item], "item", unknown)
+        options = {}
+        if context is not None:
+            options["context"] = self._context_matrix(self._given_moments(context, unknown, 1))
         unknown.warn()
         if of_user < 0 or of_item < 0:
             score = -np.inf
@@ -953,9 +965,6 @@ class InteractionRecommender(
             return Bunch(
                 history=self.item_ids_[:0], contributions=np.zeros(0), rest=score, score=score
             )
-        options = {}
-        if context is not None:
-            options["context"] = self._context_matrix(self._given_moments(context, 1))
         explanation = Bunch(**self.estimator_.explain(int(of_user), int(of_item), **options))
         explanation.history = self._named("item", explanation.history)
         if "context_contributions" in explanation:
@@ -970,8 +979,9 @@ class InteractionRecommender(
 
         Every user of ``X`` that fit has seen is recommended items that the user did not have in
         fit; the user's items in ``X`` are relevant. With ``context``, whose columns ``X`` then has,
-        so is every user in each context. Users and items that fit has not seen are left out,
-        whatever ``unknown`` is, so use splits with few of them. Interactions that fit has already
+        so is every user in each context. Users and items that fit has not seen are left out, and
+        values of the context are ignored, with a `UserWarning`, whatever ``unknown`` is, so use
+        splits with few of them. Interactions that fit has already
         seen, if there are any in ``X``, are relevant too but never recommended.
 
         Parameters
@@ -1022,7 +1032,9 @@ class InteractionRecommender(
     def _held_out(self, X, name):
         """Return users, items, values and moments of held-out interactions of known ones."""
         users, items, values = self._read(X, reset=False, optional=["value", "dislikes"])
-        moments = self._moments_of(X)
+        unknown = UnknownIds("none")
+        moments = self._moments_of(X, unknown)
+        unknown.warn()
         users = self._find("user", users, f"{name}'s column of users")
         items = self._find("item", items, f"{name}'s column of items")
         known = (users >= 0) & (items >= 0)

@@ -1,4 +1,4 @@
-"""What InteractionRecommender answers for ids that fit has not seen: the parameter ``unknown``."""
+"""What InteractionRecommender does about ids and values that fit has not seen: ``unknown``."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class UnknownIds:
         if answer not in ANSWERS:
             raise not_known("unknown", answer, ANSWERS)
         self.answer = answer
-        self._found = {}
+        self._found, self._ignored = {}, []
 
     @property
     def are_empty(self):
@@ -47,14 +47,35 @@ class UnknownIds:
             )
         self._found[name] = found
 
+    def note_context(self, values):
+        """Remember values of a context for the warning; or raise.
+
+        Raises
+        ------
+        ValueError
+            With "error". It names the first few.
+        """
+        if not values:
+            return
+        found = (
+            f"the context holds {len(values)} value(s) that fit has not seen: {shorten(values, 5)}"
+        )
+        if self.answer == "error":
+            raise ValueError(f"{found}. Leave them out, or set unknown='popular' or 'none'.")
+        self._ignored.append(f"{found}. They are ignored.")
+
     def warn(self):
-        """Warn once of all that a call was given, with "popular"."""
+        """Warn once of all that a call was given: of ids with "popular", of contexts always."""
+        found = list(self._ignored)
         if self._found and self.answer == "popular":
-            warn_user(
+            found.insert(
+                0,
                 f"{'; '.join(self._found.values())}. Items are left out, and users of whom nothing "
                 f"else is known get popular items, scored by the shares of users that have them. "
-                f"Set unknown='none' to recommend nothing to such users, or 'error' to raise."
+                f"Set unknown='none' to recommend nothing to such users, or 'error' to raise.",
             )
+        if found:
+            warn_user(" ".join(found))
 
     def emptied(self, items, scores, users):
         """Return items and scores without those of unknown users, if these get none.
