@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm.estimators.tables import COUNTERS, MOMENTS, STEPS
 from freqfm.formulas import codes
 
 # How a table is merged; ``share`` is a shard's part of the occurrences of a row since the last
@@ -39,8 +40,14 @@ class Piece(NamedTuple):
     losses: list
 
 
-class TableLayout:
+class Layout:
     """Arrays of a model as tables, cut into pieces and merged.
+
+    Parameters
+    ----------
+    tables : list of ModelTable
+    optimizer : Optimizer
+        Of the model.
 
     Attributes
     ----------
@@ -49,19 +56,20 @@ class TableLayout:
         The token of each row, for each kind of counts: None for rows that every sample has.
     """
 
-    def __init__(self):
-        self.tables, self.tokens = [], [None]
-
-    def _count(self, tokens):
-        """Register the tokens of a table's rows; return the number of their counts."""
-        self.tokens.append(tokens)
-        return len(self.tokens) - 1
-
-    def _add(self, array, shape, counts, rule):
-        if array.size:
-            rows = array.reshape(shape)
-            if not np.may_share_memory(rows, array):
-                raise ValueError("a table whose rows are merged in place would have been copied")
+    def __init__(self, tables, optimizer):
+        rules = {COUNTERS: SUMS, STEPS: LARGEST, MOMENTS: SUMS if is_summed(optimizer) else MEANS}
+        self.tables, self.tokens = [], [None, slice(None)]
+        ranked = {}
+        for rows, kind, row_of in tables:
+            n_rows, counts = rows.shape[1], int(row_of is not None)
+            if not rows.size:
+                continue
+            if isinstance(row_of, np.ndarray):
+                if n_rows not in ranked:
+                    ranked[n_rows] = len(self.tokens)
+                    self.tokens.append(np.argsort(row_of)[:n_rows])
+                counts = ranked[n_rows]
+            rule = rules.get(kind, MEANS if row_of is None else WEIGHTS)
             self.tables.append(MergedTable(rows, counts, rule))
 
     @property
@@ -93,67 +101,6 @@ class TableLayout:
         for number, piece in enumerate(pieces):
             for table, rows in zip(self.tables, piece.tables, strict=True):
                 table.rows[:, _part(table.rows, 1, number, len(pieces))] = rows
-
-
-class Layout(TableLayout):
-    """The arrays of a factorization machine, and of its optimizer, as tables.
-
-    Parameters
-    ----------
-    model : BaseFM
-        Initialised. Tables are views of its arrays.
-    optimizer : Optimizer
-    """
-
-    def __init__(self, model, optimizer):
-        super().__init__()
-        n_tokens = model.n_features_in_
-        state_rule = SUMS if is_summed(optimizer) else MEANS
-        by_token = self._count(slice(None))
-        n_outputs = len(model.intercept_)
-        self._add(model.intercept_, (n_outputs, 1, 1), 0, MEANS)
-        self._add(model.coef_, (n_outputs, n_tokens, 1), by_token, WEIGHTS)
-        ranked = hasattr(model, "_layout")
-        if ranked:
-            self._add_ranked(model, state_rule)
-        else:
-            self._add(model.factors_, (n_outputs, n_tokens, -1), by_token, WEIGHTS)
-        for state in model._optimizer_states():
-            # Two moments, and a counter.
-            self._add(state.intercept[:2], (1, 1, 2), 0, state_rule)
-            self._add(state.intercept[2:], (1, 1, 1), 0, SUMS)
-            self._add(state.per_row, (1, -1, 1), by_token, SUMS)
-            self._add(state.per_vector, (1, n_tokens, -1), by_token, SUMS)
-            names = ("linear_first", "linear_second")
-            for name in names if ranked else (*names, "factors_first", "factors_second"):
-                array = getattr(state, name)
-                width = array.shape[1] if array.ndim == 2 else 1
-                self._add(array, (1, -1, width), by_token, state_rule)
-        if getattr(model, "_has_dense", False):
-            for array in (model._dense, *model._dense_state.values()):
-                self._add(array, (n_outputs, 1, -1), 0, MEANS)
-        self._add(model._n_steps, (1, 1, 1), 0, LARGEST)
-
-    def _add_ranked(self, model, state_rule):
-        """Add the tables of every rank; the features of the highest rank have the first rows."""
-        n_outputs, layout = len(model.intercept_), model._layout()
-        token_of_row = np.argsort(layout.rows)
-        for k, n_rows in enumerate(layout.n_rows):
-            if not n_rows:
-                continue
-            counts = self._count(token_of_row[:n_rows])
-            width, start = layout.widths[k], layout.starts[k]
-            flat = model._factors.reshape(n_outputs, -1)[:, start : start + n_rows * width]
-            rows = np.lib.stride_tricks.as_strided(
-                flat, (n_outputs, n_rows, width), (flat.strides[0], width * 4, 4)
-            )
-            self.tables.append(MergedTable(rows, counts, WEIGHTS))
-            begins, widths = model._state_layout[k, ::2], model._state_layout[k, 1::2]
-            for state in model._optimizer_states():
-                arrays = state.factors_first, state.factors_second
-                for array, begin, width in zip(arrays, begins, widths, strict=True):
-                    part = array.reshape(-1)[begin : begin + n_rows * width]
-                    self._add(part, (1, n_rows, width), counts, state_rule)
 
 
 def _part(array, axis, number, n_pieces):

@@ -13,6 +13,7 @@ from freqfm._messages import shown
 from freqfm.dask import _users
 from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import Cluster, partitions_of
+from freqfm.dask._merge import Layout
 from freqfm.dask._shards import seed_of
 from freqfm.dask._trainer import Sharded
 from freqfm.estimators.recommenders import mf
@@ -120,7 +121,8 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         self.tables, self.training = model._tables(), model._training
         self.inverse_temperatures = model._inverse_temperatures
         self._held_out, self._proposal, self._thresholds = held_out, None, None
-        self._start(X.cluster, X.homes, _users.ItemLayout(model, components.optimizer))
+        layout = Layout(_users.item_tables(model), components.optimizer)
+        self._start(X.cluster, X.homes, layout)
 
     def _start_merging(self, n_shards):
         super()._start_merging(n_shards)

@@ -184,7 +184,7 @@ class Round(NamedTuple):
     """The rows that a shard trains on between two merges."""
 
     trainer: object  #: a task of the epoch loop; None without data
-    counts: list  #: of the rows of tables, see ``TableLayout.counts``
+    counts: list  #: of the rows of tables, see ``Layout.counts``
     weight: float  #: of the loss among those of other rounds
 
 
@@ -198,7 +198,7 @@ class RoundTrainer:
     ----------
     made_from : tuple
         Arguments of the subclass.
-    layout : TableLayout
+    layout : Layout
         Of the model.
     own : list of ndarray
         Arrays of the model that no other shard has, which are not merged.
@@ -278,7 +278,8 @@ class ShardTrainer(RoundTrainer):
         if model.n_jobs is None:
             model.n_jobs = n_threads
         optimizer, rows = model._checked_optimizer(), shard.fold(fold)
-        super().__init__((shard, model, fold, n_rounds, n_threads), Layout(model, optimizer))
+        made_from = shard, model, fold, n_rounds, n_threads
+        super().__init__(made_from, Layout(model._tables(), optimizer))
         self._held_out = rows.held_out
         for number, part in enumerate(_parts(rows, n_rounds, model._seed)):
             of_part = rows._replace(trained=part, held_out=None if number else rows.held_out)

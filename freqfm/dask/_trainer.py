@@ -202,7 +202,7 @@ class ShardedMachine(Sharded):
 
     def __init__(self, model, optimizer, rows):
         self.model, self.optimizer, self._rows = model, optimizer, rows
-        self._start(rows.cluster, rows.homes, Layout(model, optimizer))
+        self._start(rows.cluster, rows.homes, Layout(model._tables(), optimizer))
 
     def state(self):
         """Return all arrays that training changes."""

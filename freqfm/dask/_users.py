@@ -9,12 +9,13 @@ from scipy import sparse
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import count_columns, kernel_csr
 from freqfm.callbacks._storage import digest
-from freqfm.dask._merge import LARGEST, MEANS, SUMS, WEIGHTS, TableLayout, is_summed
+from freqfm.dask._merge import Layout
 from freqfm.dask._shards import Round, RoundTrainer, matrix_of, stack
 from freqfm.estimators.recommenders import mf
 from freqfm.estimators.recommenders.gradient import Known, TrainingState
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
+from freqfm.estimators.tables import COUNTERS, MOMENTS, STEPS, WEIGHTS, ModelTable
 
 
 class Users(NamedTuple):
@@ -95,29 +96,20 @@ class WorkerModel(mf.MFRecommender):
     _records = {**mf.MFRecommender._records, "_history": RemoteHistory}
 
 
-class ItemLayout(TableLayout):
-    """The tables of items, and of their optimizer, that all shards share.
-
-    Parameters
-    ----------
-    model : MFRecommender
-    optimizer : Optimizer
-    """
-
-    def __init__(self, model, optimizer):
-        super().__init__()
-        state_rule = SUMS if is_summed(optimizer) else MEANS
-        by_item = self._count(slice(None))
-        for name, table in model._tables().items():
-            if name.startswith("user"):
-                continue
-            n_items = len(table)
-            self._add(table, (1, n_items, -1), by_item, WEIGHTS)
-            state = model._training.optimizer[name]
-            self._add(state["per_row"], (1, -1, 1), by_item, SUMS)
-            for key in ("first", "second"):
-                self._add(state[key], (1, n_items, -1), by_item, state_rule)
-        self._add(model._training.n_steps, (1, 1, 1), 0, LARGEST)
+def item_tables(model):
+    """Return the ModelTables of items, and of their optimizer, that all shards share."""
+    found = [ModelTable(model._training.n_steps.reshape(1, 1, 1), STEPS, None)]
+    for name, table in model._tables().items():
+        if name.startswith("user"):
+            continue
+        state = model._training.optimizer[name]
+        found += [
+            ModelTable(table.reshape(1, len(table), -1), WEIGHTS),
+            ModelTable(state["per_row"].reshape(1, -1, 1), COUNTERS),
+        ]
+        moments = [state[key] for key in ("first", "second") if state[key].size]
+        found += [ModelTable(array.reshape(1, len(table), -1), MOMENTS) for array in moments]
+    return found
 
 
 def user_arrays(model):
@@ -171,7 +163,7 @@ class UserTrainer(RoundTrainer):
         model = copy.deepcopy(model)
         model._align_tables()
         made_from = X, held_out, model, components, n_rounds, n_threads, n_known
-        layout = ItemLayout(model, components.optimizer)
+        layout = Layout(item_tables(model), components.optimizer)
         super().__init__(made_from, layout, user_arrays(model))
         # Temperatures depend on all interactions of these users, not on those of a round.
         known = Known(X, n_known, model.item_counts_)

@@ -5,6 +5,7 @@ arrays for each of them, by the names that kernels know.
 """
 
 import copy
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -15,6 +16,24 @@ from freqfm.formulas import codes
 
 # The attributes of estimators that hold an optimizer's arrays; None in a copy without them.
 STATES = ("_training", "_states", "_optimizer_state", "_dense_state")
+
+# What the numbers of a ``ModelTable`` are: weights, an optimizer's averages or sums of gradients,
+# counters of rows, or the number of steps.
+WEIGHTS, MOMENTS, COUNTERS, STEPS = "weights", "moments", "counters", "steps"
+
+# In a ``ModelTable``, every token has the row of its number.
+BY_NUMBER = "by number"
+
+
+class ModelTable(NamedTuple):
+    """An array of a model, as rows of tokens or as a row that every sample trains."""
+
+    rows: np.ndarray  #: (n_outputs, n_rows, width), a view
+    kind: str  #: what the numbers are
+    #: The row of each token, a number beyond the last of a token without any; None if samples have
+    #: a single row.
+    row_of: np.ndarray | str | None = BY_NUMBER
+
 
 # The optimizer's names of what kernels know by other names.
 _SHAPES = {"per_row": "per_row", "first": "factors_first", "second": "factors_second"}

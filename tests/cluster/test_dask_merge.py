@@ -24,7 +24,7 @@ from freqfm.dask._merge import (
     is_summed,
     merge,
 )
-from freqfm.dask._users import ItemLayout
+from freqfm.dask._users import item_tables
 
 # How often each of three shards has seen each of six rows; nobody has seen the last.
 COUNTS = np.array([[1, 4, 0, 2, 8, 0], [1, 0, 3, 2, 1, 0], [2, 0, 0, 2, 1, 0]], dtype=np.float32)
@@ -70,7 +70,7 @@ def test_rows_are_merged_by_how_often_shards_have_seen_them(rule, scale):
 def test_pieces_are_all_of_a_model_and_have_its_losses_once(clicks, n_pieces):
     X, y = clicks
     model = FMClassifier(3, optimizer="adam", max_iter=2, random_state=0).fit(X, y)
-    layout = Layout(model, model._checked_optimizer())
+    layout = Layout(model._tables(), model._checked_optimizer())
     for table in layout.tables:
         table.rows[...] = np.random.default_rng(0).integers(1, 99, table.rows.shape)
     counts = layout.counts(np.arange(12.0), 60.0)
@@ -102,7 +102,7 @@ def test_sums_of_optimizers_add_up_and_averages_are_averaged(clicks, optimizer):
     expected = SUMS if is_summed(optimizer) else MEANS
     X, y = clicks
     model = FMClassifier(3, optimizer=optimizer, max_iter=2, random_state=0).fit(X, y)
-    found = rules_of(Layout(model, optimizer))
+    found = rules_of(Layout(model._tables(), optimizer))
     (state,) = model._optimizer_states()
     assert found[address(state.intercept)] == expected
     assert found[address(state.intercept[2:])] == SUMS
@@ -118,14 +118,14 @@ def test_counters_add_up(clicks):
     X, y = clicks
     model = FMClassifier(3, optimizer="cf_sgd", max_iter=2, random_state=0).fit(X, y)
     (state,) = model._optimizer_states()
-    found = rules_of(Layout(model, model._checked_optimizer()))
+    found = rules_of(Layout(model._tables(), model._checked_optimizer()))
     assert found[address(state.per_row)] == SUMS
 
 
 def test_items_are_merged_and_users_are_not():
     X = sparse.random(30, 8, density=0.4, random_state=0, format="csr")
     model = MFRecommender(3, optimizer=Adam(0.1), max_iter=2, random_state=0).fit(X)
-    layout = ItemLayout(model, model.optimizer)
+    layout = Layout(item_tables(model), model.optimizer)
     found = rules_of(layout)
     assert found[address(model.item_factors_)] == WEIGHTS
     assert found[address(model._training.optimizer["item_factors"]["first"])] == MEANS
@@ -137,7 +137,7 @@ def test_rows_of_every_rank_have_the_counts_of_their_tokens(clicks):
     X, y = clicks
     held = np.diff(X.tocsc().indptr)
     model = RaFMClassifier((2, 4), rank_assignment=[15], max_iter=2, random_state=0).fit(X, y)
-    layout = Layout(model, model._checked_optimizer())
+    layout = Layout(model._tables(), model._checked_optimizer())
     counts = layout.counts(held.astype(float), 60.0)
     high = np.flatnonzero(model.feature_ranks_ == 4)
     assert 0 < len(high) < 12 and set(high) != set(range(len(high)))

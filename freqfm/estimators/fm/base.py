@@ -54,7 +54,15 @@ from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.progress import announce
-from freqfm.estimators.tables import OptimizerStateMixin, check_steps
+from freqfm.estimators.tables import (
+    COUNTERS,
+    MOMENTS,
+    STEPS,
+    WEIGHTS,
+    ModelTable,
+    OptimizerStateMixin,
+    check_steps,
+)
 from freqfm.estimators.training import (
     Attempt,
     CallbackSupportMixin,
@@ -452,9 +460,6 @@ class BaseFM(
         kind = ModelPart if self._has_parts(optimizer) else WholeModel
         return kind(self, rows, **options)
 
-    def _finish_write_back(self, part):
-        """Take over what else was trained in a part of the model."""
-
     def _refine_intercept(self, part):
         """Add to the intercepts the changes of their base scores by the targets of a chunk."""
         rows, sums = part.rows, self._target_sums.copy()
@@ -756,6 +761,23 @@ class BaseFM(
         weights = [getattr(self, name) for name in self._weight_names]
         states = [array for state in self._optimizer_states() for array in state]
         return [*weights, self._n_steps, *states]
+
+    def _tables(self):
+        """Return the ModelTables of all arrays that training changes; some may be empty."""
+        n_outputs = len(self.intercept_)
+        tables = [
+            ModelTable(self.intercept_.reshape(n_outputs, 1, 1), WEIGHTS, None),
+            ModelTable(self.coef_.reshape(n_outputs, -1, 1), WEIGHTS),
+            ModelTable(self._n_steps.reshape(1, 1, 1), STEPS, None),
+        ]
+        for state in self._optimizer_states():
+            # Two moments, and a counter.
+            tables.append(ModelTable(state.intercept[:2].reshape(1, 1, 2), MOMENTS, None))
+            tables.append(ModelTable(state.intercept[2:].reshape(1, 1, 1), COUNTERS, None))
+            tables.append(ModelTable(state.per_row.reshape(1, -1, 1), COUNTERS))
+            for array in (state.linear_first, state.linear_second):
+                tables.append(ModelTable(array.reshape(1, -1, 1), MOMENTS))
+        return [*tables, *self._factor_tables()]
 
     def _optimizer_states(self):
         return [OptimizerState(**state) for state in self._optimizer_state]

@@ -112,36 +112,33 @@ class ModelPart:
             state["intercept"] = aligned_copy(state["intercept"])
             for name in _BY_TOKEN:
                 state[name] = _empty_part(state[name], len(tokens))
-        for name in model._whole_names:
+        for name in ("intercept_", "_n_steps"):
             setattr(part, name, aligned_copy(getattr(model, name)))
-        rows_of_factors = model._begin_part(part, tokens)
-        pairs = zip(_token_columns(model), _token_columns(part), strict=True)
-        self._copies = [
-            (of_model, tokens, of_part)
-            for columns in pairs
-            for of_model, of_part in zip(*columns, strict=True)
-        ]
-        tables = zip(model._factor_tables(), part._factor_tables(), strict=True)
-        self._copies += [
-            (of_model, rows, of_part)
-            for (of_model, of_part), rows in zip(tables, rows_of_factors, strict=False)
-            if of_part.size
-        ]
+        model._begin_part(part, tokens)
+        counts = model.token_counts_[:, np.newaxis], tokens, part.token_counts_[:, np.newaxis]
+        self._copies, self._whole = [counts], []
+        self._pair_tables(tokens)
         self._backend.take_rows(self._copies)
         if not counted:
             X, weight = self.rows.X, self.rows.weight
             part.token_counts_ += weight_of_tokens(X.indices, X.indptr, weight, n_entries)
 
+    def _pair_tables(self, tokens):
+        """List which rows of the model's tables the part's tables hold."""
+        for of_model, of_part in zip(self._model._tables(), self.estimator._tables(), strict=True):
+            outputs = zip(of_model.rows, of_part.rows, strict=True)
+            if of_model.row_of is None:
+                self._whole += outputs
+            elif of_part.rows.size:
+                rows = _rows_of(tokens, of_model, of_part)
+                self._copies += [(table, rows, copied) for table, copied in outputs]
+
     def write_back(self):
         """Write the trained arrays to the model. Signals must be held back by the caller."""
-        model, part = self._model, self.estimator
-        for name in model._whole_names:
-            getattr(model, name)[...] = getattr(part, name)
-        for state, trained in zip(model._optimizer_state, part._optimizer_state, strict=True):
-            state["intercept"][...] = trained["intercept"]
+        for of_model, of_part in self._whole:
+            of_model[...] = of_part
         self._backend.put_rows(self._copies)
-        model._target_sums = part._target_sums
-        model._finish_write_back(part)
+        self._model._target_sums = self.estimator._target_sums
 
 
 def _empty_part(array, n_tokens):
@@ -150,8 +147,10 @@ def _empty_part(array, n_tokens):
     return aligned_empty((*array.shape[:-1], n_tokens), array.dtype)
 
 
-def _token_columns(model):
-    """Return the arrays that have a number for each token, as lists of columns."""
-    states = [state[name] for state in model._optimizer_state for name in _BY_TOKEN]
-    arrays = model.coef_, model.token_counts_, *states
-    return [a.reshape(-1, a.shape[-1], 1) for a in arrays if a.size]
+def _rows_of(tokens, of_model, of_part):
+    """Return the row in a model's table of each row in a part's, which has these tokens."""
+    if isinstance(of_model.row_of, str):
+        return tokens
+    rows = np.empty_like(tokens)
+    rows[of_part.row_of] = of_model.row_of[tokens]
+    return rows[: of_part.rows.shape[1]]

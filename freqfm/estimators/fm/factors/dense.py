@@ -12,6 +12,7 @@ from freqfm._input.validation import LearnedArrays, as_kernel_array, check_memor
 from freqfm._memory import aligned_copy, aligned_zeros
 from freqfm.backends.base import DenseTraining
 from freqfm.estimators.fm.factors.plain import PlainFactors
+from freqfm.estimators.tables import WEIGHTS, ModelTable
 from freqfm.estimators.training import check_same_class
 from freqfm.formulas import codes
 from freqfm.formulas.steps import layer_replacements
@@ -43,23 +44,22 @@ class FactorsWithDense(PlainFactors):
     def _weight_names(self):
         return (*PlainFactors._weight_names, *(("_dense",) if self._has_dense else ()))
 
-    @property
-    def _whole_names(self):
-        return (*PlainFactors._whole_names, "_dense")
-
     def _trained_arrays(self):
         states = self._dense_state.values() if self._has_dense else ()
         return [*super()._trained_arrays(), *states]
 
     def _begin_part(self, part, tokens):
+        part._dense = aligned_copy(self._dense)
         part._dense_state = {n: aligned_copy(a) for n, a in self._dense_state.items()}
         if self.fields_ is not None:
             part.fields_ = self.fields_[tokens]
-        return super()._begin_part(part, tokens)
+        super()._begin_part(part, tokens)
 
-    def _finish_write_back(self, part):
-        for name, array in self._dense_state.items():
-            array[...] = part._dense_state[name]
+    def _tables(self):
+        # Clusters average the states as they do the weights.
+        arrays = self._dense, *self._dense_state.values()
+        dense = [ModelTable(array[:, np.newaxis], WEIGHTS, None) for array in arrays if array.size]
+        return [*super()._tables(), *dense]
 
     def set_params(self, **params):
         """Set parameters, including those of components that are given by name.

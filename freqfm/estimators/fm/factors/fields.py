@@ -83,4 +83,4 @@ class FactorsByField(FieldsParameter, PlainFactors):
 
     def _begin_part(self, part, tokens):
         part.fields_ = self.fields_[tokens]
-        return super()._begin_part(part, tokens)
+        super()._begin_part(part, tokens)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import repeat
 from numbers import Integral
 
 import numpy as np
@@ -13,6 +12,7 @@ from freqfm._input.validation import as_kernel_input
 from freqfm._memory import aligned_empty, aligned_zeros
 from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
 from freqfm.estimators.fm.explanations.contributions import PairTerm
+from freqfm.estimators.tables import COUNTERS, MOMENTS, WEIGHTS, ModelTable
 from freqfm.estimators.training import check_unchanged
 
 # The tables of an optimizer's state that belong to the factors.
@@ -28,7 +28,6 @@ class PlainFactors(BaseFM):
         "n_components": [Interval(Integral, 1, None, closed="left")],
     }
     _weight_names = ("intercept_", "coef_", "factors_")
-    _whole_names = ("intercept_", "_n_steps")
 
     # The tables of an optimizer's state that belong to the factors.
     _factor_states = FACTOR_STATES
@@ -45,10 +44,7 @@ class PlainFactors(BaseFM):
         self.factors_ = table
 
     def _begin_part(self, part, tokens):
-        """Give a part of the model room for the factors of some tokens, see ``ModelPart``.
-
-        Returns an iterable of the rows of each of ``_factor_tables`` that the part has.
-        """
+        """Give a part of the model room for the factors of some tokens, see ``ModelPart``."""
         *outputs, _, width = self._table.shape
         n_tokens = len(tokens)
         part._table = aligned_empty((*outputs, n_tokens, width))
@@ -56,12 +52,16 @@ class PlainFactors(BaseFM):
             for name in self._factor_states:
                 n_rows, width = state[name].shape
                 state[name] = aligned_empty((min(n_tokens, n_rows), width))
-        return repeat(tokens)
 
     def _factor_tables(self):
-        """Return the tables of factors, and those of their optimizer state."""
-        states = [state[name] for state in self._optimizer_state for name in self._factor_states]
-        return [*self._table.reshape(-1, *self._table.shape[-2:]), *states]
+        """Return the ModelTables of factors, and of their optimizer states."""
+        kinds = {"per_vector": COUNTERS}
+        states = [
+            ModelTable(state[name][np.newaxis], kinds.get(name, MOMENTS))
+            for state in self._optimizer_state
+            for name in self._factor_states
+        ]
+        return [ModelTable(self._table.reshape(-1, *self._table.shape[-2:]), WEIGHTS), *states]
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         """Set the factors of all outputs; return their optimizer states."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from itertools import cycle
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,6 +18,7 @@ from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
 from freqfm.estimators.fm.explanations.contributions import PairTerm
 from freqfm.estimators.fm.factors.layout import Layout, assign_levels
 from freqfm.estimators.fm.factors.plain import FACTOR_STATES
+from freqfm.estimators.tables import MOMENTS, WEIGHTS, ModelTable
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -35,7 +35,6 @@ class RankedFactors(BaseFM):
         "dependent_weight": NON_NEGATIVE,
     }
     _weight_names = ("intercept_", "coef_", "_factors")
-    _whole_names = ("intercept_", "_n_steps")
 
     ranks: ArrayLike = field(default=(8, 32), kw_only=False)
     rank_assignment: ArrayLike = "nearest"
@@ -118,21 +117,19 @@ class RankedFactors(BaseFM):
                 # Of a single rank, the state is a table.
                 shape = min(len(tokens), len(state[name])), state[name].shape[-1]
                 state[name] = aligned_empty(shape if state[name].ndim == 2 else size)
-        rows = np.empty_like(tokens)
-        rows[layout.rows] = self.factor_rows_[tokens]
-        return cycle([rows[:n] for n in layout.n_rows])
 
     def _factor_tables(self):
-        layout = self._layout()
-        outputs = self._factors.reshape(-1, layout.n_weights)
-        tables = [table for of_output in outputs for table in layout.tables(of_output)]
+        layout, row_of = self._layout(), self.factor_rows_
+        weights = self._factors.reshape(-1, layout.n_weights)
+        tables = [ModelTable(table, WEIGHTS, row_of) for table in layout.tables(weights)]
         for state in self._optimizer_state:
             for k, name in enumerate(FACTOR_STATES):
                 numbers = state[name].reshape(-1)
                 for n, (start, width) in zip(
                     layout.n_rows, self._state_layout[:, 2 * k : 2 * k + 2], strict=True
                 ):
-                    tables.append(numbers[start : start + n * width].reshape(n, width))
+                    table = numbers[start : start + n * width].reshape(1, n, width)
+                    tables.append(ModelTable(table, MOMENTS, row_of))
         return tables
 
     def _levels(self, features=slice(None)):
