@@ -43,7 +43,7 @@ COMPONENTS = [
     *losses.RANKING_LOSSES.values(),
     *initializers.INITIALIZERS.values(),
     *(samplers.Uniform, samplers.Popularity, samplers.InBatch, samplers.Full, samplers.MIDX),
-    *(samplers.Kernel, samplers.DNS, samplers.SelfAdversarial, samplers.AOBPR),
+    *(samplers.Kernel, samplers.DNS, samplers.SelfAdversarial, samplers.AOBPR, samplers.PRIS),
     *temperatures.TEMPERATURES.values(),
 ]
 CHOICES = {

@@ -14,7 +14,17 @@ import numpy as np
 from scipy.special import log_softmax
 
 from freqfm._threads import single_threaded_blas
-from freqfm.samplers import AOBPR, DNS, MIDX, Kernel, Popularity, Sampler, SelfAdversarial, Uniform
+from freqfm.samplers import (
+    AOBPR,
+    DNS,
+    MIDX,
+    PRIS,
+    Kernel,
+    Popularity,
+    Sampler,
+    SelfAdversarial,
+    Uniform,
+)
 
 N_CLUSTERS, INVERSE_TEMPERATURE, N_QUERIES = 200, 9, 200
 
@@ -36,6 +46,7 @@ def contenders():
         "dns": DNS(),
         "self_adversarial": SelfAdversarial(),
         "aobpr": AOBPR(),
+        "pris": PRIS(),
     }
 
 

@@ -270,6 +270,7 @@ class RankingProblem(NamedTuple):
     rule: UpdateRule
     seed: int
     corrected: bool = True  #: whether log q is subtracted if negatives are drawn per user
+    weighted: bool = False  #: whether pairs are weighted by exp(-log q) if they are
     include_positive: bool = False  #: whether a positive is part of the sum of its softmax
     statistics_wanted: bool = False  #: whether users' statistics are collected for temperatures
     sampler: str = ""  #: as the user gave it, for messages

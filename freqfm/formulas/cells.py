@@ -189,6 +189,10 @@ class Cells(NamedTuple):
             learned.indices(f"{name}.{field}", getattr(self, field).ravel(), n)
 
 
+#: For the draws of other distributions.
+draw_from_cells = inlined(Cells.draw)
+
+
 class ExactSoftmax(Cells):
     """Items in proportion to exp(<q, v_i>).
 

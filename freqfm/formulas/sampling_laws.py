@@ -25,12 +25,14 @@ The functions ``prepare_query``, ``draw_negatives`` and ``log_q_of`` below are t
 :class:`Proposal`; ``formulas_of`` returns what replaces them for other classes.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined, python_function
 from freqfm.formulas.rng import random_bits, slot_and_position, unit_interval
+from freqfm.formulas.special import exp_of_minus
 
 # Up to this number, all sums are compared: a few instructions without a branch.
 _COMPARED = 64
@@ -129,6 +131,21 @@ def random_below(key, index, n):
 def is_alias(aliases, slot, at):
     """Return whether the alias of a slot is drawn: 1, or 0 for its item."""
     return 1 if at >= np.int32(aliases[slot, 2]).view(np.float32) else 0
+
+
+@inlined
+def turn_into_weights(logits):
+    """Replace logits by minus the logs of their softmax's weights, relative to the mean weight."""
+    n = logits.shape[0]
+    largest = -np.float32(np.inf)
+    for j in range(n):
+        largest = max(largest, logits[j])
+    total = 0.0
+    for j in range(n):
+        total += exp_of_minus(max(largest - logits[j], ZERO))
+    log_mean = np.float32(largest + math.log(total / n))
+    for j in range(n):
+        logits[j] = log_mean - logits[j]
 
 
 # The functions that kernels call, for a query first ``prepare_query``.

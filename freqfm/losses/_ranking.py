@@ -98,6 +98,8 @@ class RankingLoss(Component):
     #: Whether negatives are weighted by the inverse of their probability: then any sampler can be
     #: used, with its default number of negatives.
     weights_negatives = False
+    #: Whether a loss of pairs is a mean over a positive's negatives, which may have weights.
+    averages_negatives = True
     #: Whether temperatures can be derived or learned from a softmax over the negatives.
     adapts_temperature = False
     #: The default temperature for cosines.
@@ -406,8 +408,9 @@ class PairwiseLoss(RankingLoss):
     package's own formulas (``error_model="numpy"``, single precision), once for each formula, and
     cached on disk if the formula can be hashed.
 
-    The loss is averaged over a positive's negatives. A drawn item that is among the user's training
-    items is skipped: its share of the mean is zero. Users are folded in by the same loss.
+    The loss is averaged over a positive's negatives, with weights if the sampler is ``weighted``. A
+    drawn item that is among the user's training items is skipped: its share of the mean is zero.
+    Users are folded in by the same loss.
 
     Examples
     --------
@@ -528,6 +531,7 @@ class WARP(PairwiseLoss):
 
     ranking = "dot"
     n_negatives = 10
+    averages_negatives = False
     learning_rate = 0.02
     user_dropout = 0.3
     value_and_derivatives = staticmethod(_hinge)

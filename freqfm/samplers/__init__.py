@@ -2,8 +2,8 @@
 
 Without a sampler, the sum of a softmax is over all items. :class:`Uniform`, :class:`Popularity` and
 :class:`InBatch` do not depend on the query. :class:`MIDX` and :class:`Kernel` do, and their time
-hardly depends on the number of items. :class:`DNS`, :class:`SelfAdversarial` and :class:`AOBPR`
-prefer hard negatives and are biased on purpose.
+hardly depends on the number of items. :class:`DNS`, :class:`SelfAdversarial`,
+:class:`PRIS` and :class:`AOBPR` prefer hard negatives and are biased on purpose.
 
 For M items in d dimensions, n draws for a query, and K codewords:
 
@@ -26,6 +26,7 @@ name               cost for a query        memory, in bytes          distance fr
 "dns"              n_candidates n d        4 M d                     biased on purpose, towards
                                                                      hard negatives
 "self_adversarial" n d                     4 M d                     biased on purpose, by weights
+"pris"             K d + n (d + log K)     4 (K + M) d + 32 M        biased on purpose, by weights
 "aobpr"            d + n log d             4 M d                     biased on purpose, by single
                                                                      factors of the score
 ================== ======================= ========================= ===============================
@@ -38,6 +39,7 @@ from freqfm.samplers._base import QuerySampler, Sampler, proposal_of
 from freqfm.samplers._hard import DNS, SelfAdversarial
 from freqfm.samplers._kernel import Kernel
 from freqfm.samplers._midx import MIDX
+from freqfm.samplers._pris import PRIS
 from freqfm.samplers._ranked import AOBPR
 from freqfm.samplers._static import Full, InBatch, Popularity, Uniform
 
@@ -45,6 +47,7 @@ __all__ = [
     "AOBPR",
     "DNS",
     "MIDX",
+    "PRIS",
     "SAMPLERS",
     "Full",
     "InBatch",
@@ -70,4 +73,5 @@ SAMPLERS = {
     "dns": DNS,
     "self_adversarial": SelfAdversarial,
     "aobpr": AOBPR,
+    "pris": PRIS,
 }

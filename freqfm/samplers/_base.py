@@ -200,6 +200,11 @@ class QuerySampler(Sampler):
     n_negatives = 128
     #: Whether draws come with corrections that a softmax subtracts.
     corrected = True
+    #: Whether losses of pairs take the draws, too, with weights in proportion to the exponentials
+    #: of minus the corrections. Those of a positive's negatives, without known items, sum to their
+    #: number: one negative has no use for a weight, so that more are the default.
+    weighted = False
+    n_negatives_of_pairs = 5
     #: Number of epochs between two calls of ``proposal``; None for calls within epochs too, see
     #: ``draws_per_refresh``.
     refresh: int | None = 1

@@ -1,14 +1,12 @@
 """Uniform draws that favour hard negatives: biased on purpose."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
 from freqfm._numba.jit import ZERO
-from freqfm.formulas.sampling_laws import dot_with_row, random_below
-from freqfm.formulas.special import exp_of_minus
+from freqfm.formulas.sampling_laws import dot_with_row, random_below, turn_into_weights
 from freqfm.samplers._base import QuerySampler, UncorrectedSampler
 
 
@@ -53,20 +51,12 @@ class WeightedUniform(NamedTuple):
     @staticmethod
     def draw(proposal, query, key, ids, log_q, numbers, sums):
         """Draw items and compare their scores."""
-        n = ids.shape[0]
         sharpness = np.float32(1.0 / proposal.temperature)
-        largest = -np.float32(np.inf)
-        for j in range(n):
+        for j in range(ids.shape[0]):
             item = random_below(key, j, proposal.n_items)
             ids[j] = item
             log_q[j] = sharpness * dot_with_row(query, proposal.vectors, np.uint64(item))
-            largest = max(largest, log_q[j])
-        total = 0.0
-        for j in range(n):
-            total += exp_of_minus(max(largest - log_q[j], ZERO))
-        log_mean = np.float32(largest + math.log(total / n))
-        for j in range(n):
-            log_q[j] = log_mean - log_q[j]
+        turn_into_weights(log_q)
 
     def arrays(self, width):
         """Return the type and the shape of each array, for item vectors of a given width."""
@@ -147,7 +137,8 @@ class SelfAdversarial(QuerySampler):
     The n draws j of a query q have the weights ``p_j = softmax_j(<q, v_j> / temperature)``,
     constants in the gradient. A loss that subtracts ``log_q`` multiplies a draw's exponential by
     ``1 / (M Q_j)``; here that is the weight relative to the mean, ``n p_j``, so ``log_q`` is
-    ``-log(M n p_j)``. Hard negatives count more, on purpose; ``log_proba`` returns the uniform
+    ``-log(M n p_j)``. :class:`~freqfm.losses.BPR` and other losses of pairs weight a positive's
+    negatives by p_j. Hard negatives count more, on purpose; ``log_proba`` returns the uniform
     probabilities of the draws.
 
     Parameters
@@ -184,6 +175,7 @@ class SelfAdversarial(QuerySampler):
     1.0
     """
 
+    weighted = True
     proposal_type = WeightedUniform
     _parameter_constraints = {"temperature": POSITIVE, "refresh": POSITIVE_INTEGER}
 

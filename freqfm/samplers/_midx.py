@@ -190,11 +190,10 @@ class MIDX(QuerySampler):
 
     def _log_weights(self, queries):
         p = self.proposal_
-        # P1 P2: the cells, and P3: the items of each.
-        cells = (queries @ p.codewords.T.astype(np.float64))[:, p.cell_codes].sum(axis=2)
         if self.variant != "exact":
-            static = p.log_q.astype(np.float64) if len(p.log_q) else 0
-            return cells[:, p.cell_of] + static
+            return log_weights_of_cells(p, queries)
+        # P1 P2: the cells, and P3: the items of each.
+        cells = _cell_logits(p, queries)
         residuals = self.item_vectors_.astype(np.float64) - self.quantized_vectors_
         scores = queries @ residuals.T
         omega = np.empty_like(cells)
@@ -204,6 +203,16 @@ class MIDX(QuerySampler):
         choice = cells + omega
         choice -= logsumexp(choice, axis=1, keepdims=True)
         return (choice - omega)[:, p.cell_of] + scores
+
+
+def _cell_logits(proposal, queries):
+    return (queries @ proposal.codewords.T.astype(np.float64))[:, proposal.cell_codes].sum(axis=2)
+
+
+def log_weights_of_cells(proposal, queries):
+    """Return the log-probabilities of the distribution of Cells, up to a constant for each row."""
+    static = proposal.log_q.astype(np.float64) if len(proposal.log_q) else 0
+    return _cell_logits(proposal, queries)[:, proposal.cell_of] + static
 
 
 def _cells(codes_of, n_codewords):

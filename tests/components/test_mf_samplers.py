@@ -25,7 +25,7 @@ from freqfm.formulas.sampling_laws import (
     prepare_query,
 )
 from freqfm.losses import Softmax
-from freqfm.samplers import DNS, MIDX, SAMPLERS, Kernel, QuerySampler, SelfAdversarial
+from freqfm.samplers import MIDX, PRIS, SAMPLERS, Kernel, QuerySampler, SelfAdversarial
 from freqfm.temperatures import AdapTau
 
 NAMES = [name for name, make in SAMPLERS.items() if isinstance(make(), QuerySampler)]
@@ -124,26 +124,43 @@ def test_softmax_gradient(data, similarity, inside, name):
     assert_agrees((du, dv, model), loss, U, V, atol=3e-5)
 
 
-@pytest.mark.parametrize("n_negatives", [1, 3])
-def test_bpr_gradient(data, n_negatives):
+PAIR_SAMPLERS = [
+    name for name in NAMES if SAMPLERS[name]().weighted or not SAMPLERS[name]().corrected
+]
+
+
+@pytest.mark.parametrize("name", PAIR_SAMPLERS)
+@pytest.mark.parametrize("n_negatives, similarity", [(1, "dot"), (5, "dot"), (5, "cosine")])
+def test_bpr_gradient(data, name, n_negatives, similarity):
     (du, dv, model), epoch, proposal = train_and_watch(
-        data, loss="bpr", negative_sampler=DNS(3), n_negatives=n_negatives, weight_decay=0.0
+        data,
+        loss="bpr",
+        negative_sampler=name,
+        n_negatives=n_negatives,
+        weight_decay=0.0,
+        similarity=similarity,
+        temperature=PerUser(),
     )
     X, U, V = data
+    units = U / np.linalg.norm(U, axis=1, keepdims=True) if similarity == "cosine" else U
     users = np.repeat(epoch.row_users, np.diff(epoch.row_starts))
     pairs = list(zip(users, epoch.items, epoch.weights, strict=True))
-    lists = []
+    lists, log_q = [], []
     for p, (u, _, _) in enumerate(pairs):
         with np.errstate(over="ignore"):
             key = hashed(hashed(np.uint64(stream_key(model._seed, 0)) ^ DRAWS) + np.uint64(p))
-        lists.append(draw(proposal, U[u], key, n_negatives)[0])
+        query = units[u] * np.float32(INVERSE[u, 0])
+        ids, drawn, _ = draw(proposal, query, key, n_negatives)
+        lists.append(ids)
+        log_q.append(drawn)
 
     def loss(U, V):
         return reference.mf.pairwise_loss(
-            U, V, pairs, lists, cosine=False, inverse=np.ones((N_USERS, 2)), known=X.toarray() > 0
-        )
+            U, V, pairs, lists, cosine=similarity == "cosine", inverse=INVERSE,
+            known=X.toarray() > 0, log_q=log_q if SAMPLERS[name]().weighted else None,
+        )  # fmt: skip
 
-    assert_agrees((du, dv, model), loss, U, V)
+    assert_agrees((du, dv, model), loss, U, V, atol=3e-5)
 
 
 def test_exact_proposal_gives_the_full_softmax(data):
@@ -160,6 +177,7 @@ WAYS = [
     *ParameterGrid({"negative_sampler": NAMES, "loss": ["bsl"]}),
     {"negative_sampler": "dns", "loss": "bpr", "batch_size": 700},
     {"negative_sampler": "aobpr", "loss": "bpr", "batch_size": 100},
+    {"negative_sampler": "pris", "loss": "bpr", "similarity": "cosine", "temperature": 0.1},
     {
         "negative_sampler": MIDX("popularity", n_codewords=5),
         "loss": Softmax(include_positive=True),
@@ -248,9 +266,11 @@ def test_proposals_are_refreshed_within_epochs(monkeypatch, loss, n_negatives, n
     [
         (
             {"loss": "bpr", "negative_sampler": "midx_uniform"},
-            "'popularity', 'dns', 'aobpr', or a class derived",
+            "'popularity', 'dns', 'self_adversarial', 'aobpr', 'pris', or a class derived",
         ),
-        ({"loss": "bpr", "negative_sampler": SelfAdversarial()}, "does not weigh them"),
+        ({"loss": "bpr", "negative_sampler": Kernel()}, "does not correct for their probabilities"),
+        ({"loss": "warp", "negative_sampler": SelfAdversarial()}, "'dns', 'aobpr', or a class"),
+        ({"negative_sampler": PRIS("count")}, "'within' parameter of PRIS"),
         ({"loss": "directau", "negative_sampler": "kernel"}, "draws no negatives"),
         ({"negative_sampler": "midx"}, "did you mean 'midx_"),
         ({"negative_sampler": MIDX("fast")}, "'variant' parameter of MIDX"),

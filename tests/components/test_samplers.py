@@ -20,6 +20,7 @@ from freqfm.samplers import (
     AOBPR,
     DNS,
     MIDX,
+    PRIS,
     SAMPLERS,
     Kernel,
     Popularity,
@@ -51,6 +52,7 @@ CASES = [make() for make in SAMPLERS.values()] + [
     DNS(n_candidates=2),
     SelfAdversarial(temperature=0.5),
     AOBPR(rank_scale=10.0),
+    PRIS("uniform", n_clusters=5),
 ]
 EVERY_SAMPLER = pytest.mark.parametrize("sampler", CASES, ids=repr)
 
@@ -189,10 +191,11 @@ def test_log_q_is_that_of_the_distribution(sampler, problem):
     fitted, queries = fit_to(sampler, problem)
     ids, log_q = fitted.sample(queries, 500, random_state=2)
     expected = np.take_along_axis(fitted.log_proba(queries), ids, axis=1)
-    if isinstance(sampler, SelfAdversarial):
-        # The uniform distribution, less the log of the weights relative to their mean.
-        scores = np.take_along_axis(queries @ fitted.item_vectors_.T, ids, axis=1)
-        expected -= log_softmax(scores / sampler.temperature, axis=1) + np.log(500)
+    if getattr(sampler, "weighted", False):
+        # Minus the log of n_items and of the weights relative to their mean.
+        logits = np.take_along_axis(queries @ fitted.item_vectors_.T, ids, axis=1)
+        logits = logits / getattr(sampler, "temperature", 1.0) - expected
+        expected = -(np.log(N_ITEMS) + log_softmax(logits, axis=1) + np.log(500))
     assert_allclose(log_q, expected, atol=2e-5)
 
 
@@ -200,7 +203,7 @@ def test_log_q_is_that_of_the_distribution(sampler, problem):
 def test_log_q_of_any_item(sampler, problem):
     # What kernels subtract from the logit of a positive that was not drawn.
     fitted, queries = fit_to(sampler, problem)
-    if isinstance(sampler, (DNS, SelfAdversarial, AOBPR)):
+    if getattr(sampler, "weighted", False) or not getattr(sampler, "corrected", True):
         expected = np.zeros((3, N_ITEMS))
     else:
         expected = fitted.log_proba(queries) + np.log(N_ITEMS)
@@ -315,6 +318,24 @@ def test_dns_equals_enumeration():
             assert_allclose(np.exp(sampler.log_proba([query]))[0], expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("within", ["uniform", "popularity"])
+def test_pris_equals_the_reference(problem, within):
+    items, counts, queries = problem
+    sampler = PRIS(within, n_clusters=4).fit(items, counts, random_state=0)
+    cells = sampler.proposal_
+    labels = cells.cell_codes[cells.cell_of][:, 0]
+    distance = ((items[:, None] - cells.codewords) ** 2).sum(axis=2)
+    assert_array_equal(labels, distance.argmin(axis=1))
+    weights = np.log1p(np.maximum(counts, 1)) if within == "popularity" else np.ones(N_ITEMS)
+    ids, log_q = sampler.sample(queries, 50_000, random_state=0)
+    for q, query in enumerate(queries):
+        expected = reference.samplers.cluster_probabilities(query, cells.codewords, labels, weights)
+        assert_allclose(np.exp(sampler.log_proba(queries)[q]), expected, rtol=1e-5)
+        # Means with the weights are those of the softmax.
+        share = np.bincount(ids[q], np.exp(-log_q[q]) / N_ITEMS / 50_000, N_ITEMS)
+        assert_allclose(share, np.exp(log_softmax(items @ query)), rtol=0.2, atol=2e-3)
+
+
 def test_aobpr_equals_the_reference(problem):
     items, _, queries = problem
     for scale in (0.5, 10.0, 1e4):
@@ -366,13 +387,13 @@ def test_odd_vectors(name, odd):
     assert ((ids >= 0) & (ids < len(items))).all()
     log_proba = sampler.log_proba(queries)
     assert_allclose(np.exp(log_proba).sum(axis=1), 1, rtol=1e-9)
-    if name == "self_adversarial":
+    if getattr(sampler, "weighted", False):
         # Weights relative to their mean.
         assert_allclose(np.exp(-log_q).mean(axis=1), len(items), rtol=1e-3)
     else:
         drawn = np.take_along_axis(log_proba, ids, axis=1)
         assert_allclose(log_q, drawn, rtol=1e-4, atol=1e-3)
-    if name.startswith("midx"):
+    if name.startswith(("midx", "pris")):
         again = sampler.proposal(counts, sampler.item_vectors_, 1, sampler.proposal_)
         assert_allclose(again.codewords, sampler.proposal_.codewords, atol=1e3)
 

@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from freqfm._numba.jit import kernel
 from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
 from freqfm.backends.cpu.ownership import owner
-from freqfm.backends.cpu.ranking.pairwise import Pairwise, _is_known
+from freqfm.backends.cpu.ranking.drawing import is_known
+from freqfm.backends.cpu.ranking.pairwise import Pairwise
 from freqfm.backends.cpu.vectors import contains
 
 
@@ -27,7 +28,7 @@ def _among(values, begin, end, numbers, out):
 @kernel
 def _known(pairwise, user, out):
     for item in range(out.shape[0]):
-        out[item] = _is_known(pairwise, user, np.int32(item))
+        out[item] = is_known(pairwise, user, np.int32(item))
 
 
 @kernel
@@ -76,6 +77,7 @@ def test_known_items_of_long_histories(n):
         known_ends=np.array([3, 3 + n, 5 + n]),
         known_items=known,
         negatives=np.zeros((1, 1), dtype=np.int32),
+        weights=np.zeros((0, 1), dtype=np.float32),
         inverse_temperatures=np.ones((3, 2), dtype=np.float32),
     )
     found = np.zeros(1000, dtype=np.bool_)

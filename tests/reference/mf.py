@@ -1,6 +1,7 @@
 """The recommenders' losses in float64, gradients by differences."""
 
 import numpy as np
+from scipy.special import softmax
 
 
 def similarities(U, V, cosine):
@@ -73,14 +74,23 @@ def slatk_loss(U, V, pairs, lists, *, cosine, inverse, thresholds, temperature):
     return total / weight
 
 
-def pairwise_loss(U, V, pairs, lists, *, cosine, inverse, known, of_pair=PAIR_LOSSES["bpr"]):
-    """Return the mean loss over pairs of scores; items that the user knows are skipped."""
+def pairwise_loss(
+    U, V, pairs, lists, *, cosine, inverse, known, of_pair=PAIR_LOSSES["bpr"], log_q=None
+):
+    """Return the mean loss over pairs of scores; items that the user knows are skipped.
+
+    With ``log_q`` of each negative it is the mean with weights 1 / exp(log_q), which sum to one.
+    """
     scores = similarities(U, V, cosine)
     total = weight = 0.0
-    for (u, i, v), negatives in zip(pairs, lists, strict=True):
-        others = [j for j in negatives if not known[u, j]]
+    for p, ((u, i, v), negatives) in enumerate(zip(pairs, lists, strict=True)):
+        unknown = [not known[u, j] for j in negatives]
+        others = np.asarray(negatives)[unknown]
         values = of_pair(inverse[u, 0] * scores[u, i], inverse[u, 0] * scores[u, others])
-        total += v * values.sum() / len(negatives)
+        shares = np.full(len(others), 1 / len(negatives))
+        if log_q is not None and len(others):
+            shares = softmax(-np.asarray(log_q[p], dtype=float)[unknown])
+        total += v * (shares @ values)
         weight += v
     return total / weight
 

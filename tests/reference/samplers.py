@@ -64,3 +64,13 @@ def ranked_probabilities(query, items, scale):
         for rank, i in enumerate(ranking):
             probabilities[i] += weights[f] / sum(weights) * geometric[rank] / sum(geometric)
     return probabilities
+
+
+def cluster_probabilities(query, centroids, labels, weights):
+    """Return P(c | q) P(i | c), the clusters weighted by their items."""
+    of_cluster = [sum(w for w, label in zip(weights, labels, strict=True) if label == c)
+                  for c in range(len(centroids))]  # fmt: skip
+    scores = [of_cluster[c] * np.exp(np.dot(query, centroids[c])) for c in range(len(centroids))]
+    return np.array(
+        [scores[c] / sum(scores) * w / of_cluster[c] for c, w in zip(labels, weights, strict=True)]
+    )

@@ -113,16 +113,16 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     negative_sampler : str or Sampler, default="auto"
         How negatives are drawn: "auto" or for instance "uniform", "popularity", "in_batch",
         "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns",
-        "self_adversarial" or "aobpr"; see :mod:`freqfm.samplers`. "auto" draws by the root of the
-        popularity, which is corrected for, for BSL, softmax, PSL and SL@K; uniformly for BPR, WARP,
-        CCL and custom losses of two scores; and not at all for losses without negatives. From
-        "midx_uniform" on, negatives are drawn for each user by the user's scores, for softmax and
-        BSL; BPR, WARP and CCL support only "dns" and "aobpr" of these.
+        "self_adversarial", "aobpr" or "pris"; see :mod:`freqfm.samplers`. "auto" draws by the root
+        of the popularity, which is corrected for, for BSL, softmax, PSL and SL@K; uniformly for
+        BPR, WARP, CCL and custom losses of two scores; and not at all for losses without negatives.
+        From "midx_uniform" on, negatives are drawn for each user by the user's scores, for softmax
+        and BSL; BPR and CCL support only the last four of these, WARP only "dns" and "aobpr".
     n_negatives : int, default=None
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
         each user). None is the sampler's default, or else the loss's: 768 for BSL, softmax, PSL and
         SL@K, but at most 8 times the root of the number of items; 64 for CCL, 10 for WARP, 1 for
-        BPR, and 128 if negatives are drawn for each user.
+        BPR, but 5 if these have weights, and 128 if negatives are drawn for each user.
     optimizer : str or Optimizer, default="auto"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
         :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR, WARP and custom losses of two

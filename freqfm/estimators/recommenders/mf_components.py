@@ -144,7 +144,11 @@ def resolve_components(model, n_pairs, shape, n_known):
     sampler = _sampler(model, loss)
     n_negatives = model.n_negatives
     if n_negatives is None:
-        of_sampler = sampler.n_negatives if loss.weights_negatives else None
+        of_sampler = None
+        if loss.weights_negatives:
+            of_sampler = sampler.n_negatives
+        elif getattr(sampler, "weighted", False):
+            of_sampler = max(sampler.n_negatives_of_pairs, loss.n_negatives)
         n_negatives = of_sampler or _default_negatives(loss, shape[1])
     elif loss.n_negatives is None:
         raise ValueError(
@@ -356,12 +360,12 @@ def _sampler(model, loss):
     if is_named(value, "auto"):
         return default_sampler(loss.weights_negatives)
     sampler = resolve("negative_sampler", value, Sampler, SAMPLERS).with_defaults()
-    if not loss.weights_negatives and not _draws_without_weights(sampler):
-        fitting = [name for name, make in SAMPLERS.items() if _draws_without_weights(make())]
+    if not loss.weights_negatives and not _fits_pairs(sampler, loss):
+        fitting = [name for name, make in SAMPLERS.items() if _fits_pairs(make(), loss)]
         raise ValueError(
-            f"loss={model.loss!r} draws negatives for each positive and does not weigh them; "
-            f"negative_sampler must be one of {', '.join(map(repr, fitting))}, or a class derived "
-            f"from Uniform; got {value!r}."
+            f"loss={model.loss!r} draws negatives for each positive and does not correct for their "
+            f"probabilities; negative_sampler must be one of {', '.join(map(repr, fitting))}, or a "
+            f"class derived from Uniform; got {value!r}."
         )
     if model.n_negatives is not None and (
         isinstance(sampler, InBatch) or sampler.negatives_code == codes.NEGATIVES_FULL
@@ -374,10 +378,14 @@ def _sampler(model, loss):
     return sampler
 
 
-def _draws_without_weights(sampler):
-    """Return whether a sampler draws negatives that are meant to be used without weights."""
+def _fits_pairs(sampler, loss):
+    """Return whether a sampler draws negatives that a loss of pairs takes as they are.
+
+    Or with weights, if the loss is a mean over negatives.
+    """
     if sampler.negatives_code == codes.NEGATIVES_DRAWN:
-        return not getattr(sampler, "corrected", True)
+        weighted = getattr(sampler, "weighted", False) and loss.averages_negatives
+        return weighted or not getattr(sampler, "corrected", True)
     return isinstance(sampler, Uniform)
 
 

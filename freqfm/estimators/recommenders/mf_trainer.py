@@ -84,6 +84,7 @@ class MFTrainer(RecommenderTrainer):
             rule=self._rule,
             seed=self._seed,
             corrected=bool(getattr(sampler, "corrected", True)),
+            weighted=bool(getattr(sampler, "weighted", False)),
             include_positive=bool(components.include_positive),
             statistics_wanted=temperature is not None and bool(temperature.statistics_wanted),
             sampler=repr(self.model.negative_sampler),

@@ -107,9 +107,9 @@ class FastVAERecommender(GradientRecommender):
     negative_sampler : str or Sampler, default="auto"
         The items over which the sum of the softmax runs: "auto" or for instance "full", "uniform",
         "popularity", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns",
-        "self_adversarial" or "aobpr"; see :mod:`freqfm.samplers`. "full" takes all items, the
-        others draw some for each user, and the sum for an item of the user contains that item too.
-        "auto" is "full" for up to 50,000 items, else "midx_uniform".
+        "self_adversarial", "aobpr" or "pris"; see :mod:`freqfm.samplers`. "full" takes all items,
+        the others draw some for each user, and the sum for an item of the user contains that item
+        too. "auto" is "full" for up to 50,000 items, else "midx_uniform".
     n_negatives : int, default=None
         Number of draws for each user and latent vector, with replacement; the user's items are not
         excluded. None is 500. Not allowed with "full", nor where "auto" is "full".

@@ -242,29 +242,35 @@ class RankingEpochs(base.RankingTrainer):
     # Pairs.
 
     def _lists_of(self, batch, lists):
-        """Return a list of negatives for each positive; draw them if there are none."""
+        """Return a list of negatives for each positive, and their log_q; draw them if needed."""
         if self.problem.negatives_code != codes.NEGATIVES_DRAWN:
-            return lists
+            return lists, np.zeros(lists.shape)
         keys = hashes(hashes(self._key ^ DRAWS) + batch.pairs.astype(np.uint64))
-        queries = self._tables["user_factors"].weights[batch.users[batch.rows]]
-        return np.array(
-            [
-                distribution_of(self._proposal, query).draw(key, self.problem.n_negatives)[0]
-                for query, key in zip(queries, keys, strict=True)
-            ]
-        )
+        users = batch.users[batch.rows]
+        queries = self._tables["user_factors"].weights[users]
+        if self.problem.cosine:
+            queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+        queries = queries * self._inverse[users, :1]
+        drawn = [
+            distribution_of(self._proposal, query).draw(key, self.problem.n_negatives)
+            for query, key in zip(queries, keys, strict=True)
+        ]
+        return np.array([items for items, _ in drawn]), np.array([log_q for _, log_q in drawn])
 
     def _pairwise(self, batch, lists):
         """Add the mean of log(1 + exp(-w (s_p - s_j))) over a positive's negatives."""
         problem, r = self.problem, batch.rows
         users, items = self._gather(batch)
-        lists = self._lists_of(batch, lists)
+        lists, log_q = self._lists_of(batch, lists)
         starts, ends, known_items = problem.known
         known = [
             np.isin(others, known_items[starts[u] : ends[u]])
             for u, others in zip(batch.users[r], lists, strict=True)
         ]
         v = np.where(known, 0, (batch.weights / lists.shape[1])[:, None])
+        if problem.weighted:
+            weights = np.where(known, 0, np.exp(-log_q))
+            v = v * weights / np.maximum(weights.mean(axis=1, keepdims=True), 1e-30)
         w = self._inverse[batch.users[r], 0].astype(np.float64)[:, None]
         x, y, z = users.vectors[r], items.vectors[batch.items], items.vectors[lists]
         scores, others = (x * y).sum(axis=1)[:, None], np.einsum("pd,pjd->pj", x, z)

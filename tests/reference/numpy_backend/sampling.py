@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from freqfm.formulas import cells, sampling_laws
-from freqfm.samplers import _hard, _kernel, _ranked
+from freqfm.samplers import _hard, _kernel, _pris, _ranked
 
 from .streams import bits, hashes, uniform
 
@@ -157,6 +157,16 @@ class Weighted(Uniform):
         return items, logsumexp(logits) - np.log(n) - logits
 
 
+class WeightedCells(Cells):
+    """Draws from cells, weighted by the softmax of their scores over their probabilities."""
+
+    def draw(self, key, n):
+        """Return ``n`` items, and minus the logarithms of their weights."""
+        items, log_q = super().draw(key, n)
+        logits = self._scores(items) - log_q
+        return items, logsumexp(logits) - np.log(n) - logits
+
+
 class Ranked(Uniform):
     """A factor by its size, and the item of a geometric rank in its list."""
 
@@ -177,6 +187,7 @@ DISTRIBUTIONS = {
     _kernel.Quadratic: Quadratic,
     _hard.BestOfUniform: Best,
     _hard.WeightedUniform: Weighted,
+    _pris.WeightedCells: WeightedCells,
     _ranked.RankedByFactors: Ranked,
 }
 

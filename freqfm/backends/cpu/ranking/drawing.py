@@ -3,13 +3,14 @@
 These are separate kernels, so that models that share negatives do not compile them.
 """
 
+import math
+
 import numpy as np
 
-from freqfm._numba.jit import inlined, kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.tables import (
     batch_of,
     catch_up,
-    copy_user,
     gather_user,
     key_of,
     list_users,
@@ -18,9 +19,48 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
+from freqfm.backends.cpu.vectors import contains
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.rng import hash64
 from freqfm.formulas.sampling_laws import DRAWS, draw_negatives, log_q_of, prepare_query
+
+# Up to this many known items are all compared with a negative, by vector instructions. More are
+# first narrowed down by binary search, which mispredicts a branch at every other step.
+_COMPARED = 256
+
+
+@inlined
+def is_known(pairwise, u, item):
+    """Return whether the user has the item."""
+    known = pairwise.known_items
+    begin = np.int64(pairwise.known_starts[u])
+    end = np.int64(pairwise.known_ends[u])
+    while end - begin > _COMPARED:
+        middle = (begin + end) >> 1
+        if known[middle] <= item:
+            begin = middle
+        else:
+            end = middle
+    return contains(known, begin, end, item)
+
+
+@inlined
+def _weigh(pairwise, u, ids, log_q, weights):
+    """Write weights in proportion to 1 / exp(log_q), their mean one; of known items 0."""
+    n = ids.shape[0]
+    least = np.float32(np.inf)
+    for j in range(n):
+        known = is_known(pairwise, u, ids[j])
+        weights[j] = ZERO if known else ONE
+        least = least if known else min(least, log_q[j])
+    total = 0.0
+    for j in range(n):
+        if weights[j] > ZERO:
+            weights[j] = math.exp(least - log_q[j])
+            total += weights[j]
+    if total > 0:
+        for j in range(n):
+            weights[j] *= np.float32(n / total)
 
 
 @inlined
@@ -75,27 +115,35 @@ def draw_for_rows(rank, size, barrier, span, draws, softmax, sides, scratch):
 
 
 @kernel
-def draw_for_pairs(rank, size, barrier, span, draws, negatives, sides):
-    """Draw a list of negatives for each positive of a batch, by the vector of its user.
+def draw_for_pairs(rank, size, barrier, span, draws, pairwise, sides, scratch):
+    """Draw a list of negatives for each positive of a batch, by the logits of its user.
 
-    Arguments are those of ``draw_for_rows``; ``negatives`` (n_pairs, N), int32, is the result.
+    Arguments are those of ``pairwise_train`` and ``draw_for_rows``; the negatives and their weights
+    are written to ``pairwise``.
     """
     member = Member(rank, size, barrier)
     users, step = sides.users, sides.step
     batch = batch_of(span, span.first_batch, step.rule.average)
     _catch_up_users(member, batch, users, step_after(step, 1))
     numbers, sums = draws.numbers[rank], draws.sums[rank]
+    negatives, weights = pairwise.negatives, pairwise.weights
     log_q = draws.log_q[rank, : negatives.shape[1]]
     key = hash64(batch.key ^ DRAWS)
-    table = users.table.weights
-    query = users.occurrences.gradients[rank][: table.shape[1]]
     begin, end = part(member, batch.n_rows)
     for r in range(begin, end):
-        row = batch.first_row + r
-        copy_user(r, batch, table, query)
+        row, u = batch.first_row + r, user_of(batch, r)
+        query = scratch.units[r]
+        # The whole vector, without dropout.
+        gather_user(
+            r, batch, users.table.weights, pairwise.cosine, 0.0, scratch.masks, scratch.units
+        )
+        for f in range(query.shape[0]):
+            query[f] *= pairwise.inverse_temperatures[u, 0]
         prepare_query(draws.proposal, query, numbers, sums)
         for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
+            ids = negatives[p - batch.first_pair]
             draw_negatives(
-                draws.proposal, query, hash64(key + np.uint64(p)), negatives[p - batch.first_pair],
-                log_q, numbers, sums,
-            )  # fmt: skip
+                draws.proposal, query, hash64(key + np.uint64(p)), ids, log_q, numbers, sums
+            )
+            if weights.shape[0] > 0:
+                _weigh(pairwise, u, ids, log_q, weights[p - batch.first_pair])

@@ -96,16 +96,6 @@ class Family:
         """Return how many lists of negatives batches need, and the length of a list."""
         return n_pairs, self.problem.n_negatives
 
-    def lists_of(self, call, sides):
-        """Return the negatives of a Call, a list for each positive; draw them if it has none."""
-        if call.draws is None:
-            return call.negatives
-        data, b = call.span.data, call.span.first_batch
-        first, last = data.row_starts[data.batch_starts[b : b + 2]]
-        negatives = np.empty((last - first, self.problem.n_negatives), dtype=np.int32)
-        call.draw(call.span, call.draws, negatives, sides)
-        return negatives
-
     def train(self, call, sides, tables):
         """Train on the batches of a Call; return the sums of the loss and of the weights."""
         raise NotImplementedError

@@ -14,6 +14,7 @@ import numpy as np
 from freqfm._memory import aligned_zeros
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import LINE, prefetch_element, prefetch_row
+from freqfm.backends.cpu.ranking.drawing import is_known
 from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
@@ -31,7 +32,7 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
-from freqfm.backends.cpu.vectors import add_multiple, contains
+from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import ends_draws, pair_loss, weight_of_draw
 from freqfm.formulas.search import first_above
@@ -39,10 +40,6 @@ from freqfm.formulas.search import first_above
 # An item is prefetched this many items before it is scored, and what the user of a row needs this
 # many rows before.
 _AHEAD, _ROWS_AHEAD = 32, 8
-
-# Up to this many known items are all compared with a negative, by vector instructions. More are
-# first narrowed down by binary search, which mispredicts a branch at every other step.
-_COMPARED = 256
 
 
 class Pairwise(NamedTuple):
@@ -58,6 +55,9 @@ class Pairwise(NamedTuple):
     known_items: np.ndarray
     #: (n_pairs of the call, N), int32: what each positive is compared with.
     negatives: np.ndarray
+    #: (n_pairs of the call, N), float32: their weights, of which the mean is one; (0, 1) if all
+    #: are one.
+    weights: np.ndarray
     inverse_temperatures: np.ndarray  #: (n_users, 2), the first is w; float32
 
 
@@ -69,21 +69,6 @@ class PairwiseScratch(NamedTuple):
     gradients: np.ndarray  #: (R, d), float32
     losses: np.ndarray  #: (R,), float64
     weights: np.ndarray  #: (R,), float64
-
-
-@inlined
-def _is_known(pairwise, u, item):
-    """Return whether the user has the item."""
-    known = pairwise.known_items
-    begin = np.int64(pairwise.known_starts[u])
-    end = np.int64(pairwise.known_ends[u])
-    while end - begin > _COMPARED:
-        middle = (begin + end) >> 1
-        if known[middle] <= item:
-            begin = middle
-        else:
-            end = middle
-    return contains(known, begin, end, item)
 
 
 @inlined
@@ -162,11 +147,13 @@ def _learn_positive(p, r, end, batch, pairwise, items, scratch):
             continue
         other, other_scale = _score(q, end, unit, table, tokens, pairwise.cosine)
         multiples[q] = ZERO
-        if _is_known(pairwise, u, tokens[q]):
+        if is_known(pairwise, u, tokens[q]):
             continue
         value, by_positive, by_negative = pair_loss(inverse * score, inverse * other)
         ended = ends_draws(value)
         share = weight * weight_of_draw(q - first, n_negatives, pairwise.n_items)
+        if pairwise.weights.shape[0] > 0:
+            share *= pairwise.weights[p - batch.first_pair_of_call, q - first - 1]
         loss += share * value
         total += factor * share * by_positive
         multiples[q] = factor * share * by_negative
@@ -254,9 +241,18 @@ class PairwiseFamily(Family):
 
     def train(self, call, sides, tables):
         """Train on the batches of a Call, see ``Family``."""
-        problem, negatives = self.problem, self.lists_of(call, sides)
+        problem, drawn = self.problem, call.draws is not None
+        negatives, weights = call.negatives, np.zeros((0, 1), dtype=np.float32)
+        if drawn:
+            data, b = call.span.data, call.span.first_batch
+            first, last = data.row_starts[data.batch_starts[b : b + 2]]
+            negatives = np.empty((last - first, problem.n_negatives), dtype=np.int32)
+            if problem.weighted:
+                weights = np.empty(negatives.shape, dtype=np.float32)
         pairwise = Pairwise(
-            problem.cosine, problem.dropout, problem.n_items, *problem.known, negatives,
+            problem.cosine, problem.dropout, problem.n_items, *problem.known, negatives, weights,
             call.inverse_temperatures,
         )  # fmt: skip
+        if drawn:
+            call.draw(call.span, call.draws, pairwise, sides, self._scratch)
         return call.run(pairwise_train, call.span, pairwise, sides, self._scratch)
