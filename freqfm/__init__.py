@@ -14,6 +14,7 @@ from freqfm.exceptions import DivergenceError
 if TYPE_CHECKING:
     # isort: off
     from freqfm import (
+        auxiliary as auxiliary,
         backbones as backbones,
         callbacks as callbacks,
         datasets as datasets,
@@ -87,6 +88,7 @@ _LAZY = {
     "WithFields": "freqfm.estimators.fm.fields",
     "explain": "freqfm.estimators.fm.explanations.pipelines",
     "column_fields": "freqfm.estimators.fm.fields",
+    "auxiliary": None,
     "backbones": None,
     "callbacks": None,
     "datasets": None,

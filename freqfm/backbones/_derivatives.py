@@ -57,16 +57,27 @@ def warn_of_wrong_gradients(backbone, tables, n_users, n_items):
     for name, (rows, gradient) in backward(backbone, tables, context, *weights).items():
         if not len(rows):
             continue
-        compare = partial(_slopes, total, tables[name], rows, gradient, generator)
-        promised, measured, nearer = np.transpose([compare() for _ in range(_DIRECTIONS)])
-        converges = _differ(measured, nearer) <= _TOLERANCE_OF_STEPS
-        if converges and _differ(promised, nearer) > _TOLERANCE:
+        slopes = mismatch(total, tables[name], rows, gradient, generator)
+        if slopes is not None:
             warn_once(
                 f"backward of {type(backbone).__name__} returns gradients of {name!r} that are not "
                 f"the derivatives of the vectors that forward returns: along a random direction a "
-                f"sum of vectors changes by {nearer[0]:.3g} for each unit, and by the gradients "
-                f"it would be {promised[0]:.3g}. Training follows the gradients: check them."
+                f"sum of vectors changes by {slopes[0]:.3g} for each unit, and by the gradients "
+                f"it would be {slopes[1]:.3g}. Training follows the gradients: check them."
             )
+
+
+def mismatch(total, table, rows, gradient, generator):
+    """Return a measured slope and the one by the gradient if these differ, else None.
+
+    ``total()`` is differentiated along random directions of some rows of the table, which is
+    changed and set back. If a shorter step gives another slope, nothing is known.
+    """
+    compare = partial(_slopes, total, table, rows, gradient, generator)
+    promised, measured, nearer = np.transpose([compare() for _ in range(_DIRECTIONS)])
+    converges = _differ(measured, nearer) <= _TOLERANCE_OF_STEPS
+    differs = converges and _differ(promised, nearer) > _TOLERANCE
+    return (nearer[0], promised[0]) if differs else None
 
 
 def _some(n):

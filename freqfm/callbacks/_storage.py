@@ -26,6 +26,7 @@ from freqfm._messages import cut, shown
 # Modules that classes may be loaded from.
 _MODULES = (
     "freqfm",
+    "freqfm.auxiliary",
     "freqfm.backbones",
     "freqfm.dask",
     "freqfm.initializers",

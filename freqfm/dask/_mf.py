@@ -265,6 +265,11 @@ class MFRecommender(OnCluster, mf.MFRecommender):
                 f"backbone={self.backbone!r} does not train on a cluster; use 'linear', or "
                 f"freqfm.MFRecommender on one machine."
             )
+        if components.auxiliary:
+            raise ValueError(
+                f"auxiliary={shown(self.auxiliary)} does not train on a cluster; leave it at None, "
+                f"or use freqfm.MFRecommender on one machine."
+            )
         if components.initializer.needs_interactions:
             raise ValueError(
                 f"init={shown(self.init)} needs all interactions in one place, and they are on the "

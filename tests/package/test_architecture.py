@@ -13,7 +13,15 @@ from freqfm._numba.code_cache import COMPILED
 PACKAGE = Path(freqfm.__file__).parent
 
 # Which parts each part may import, apart from itself: a lower layer, or a helper named here.
-AXES = ["losses", "optimizers", "initializers", "samplers", "temperatures", "backbones"]
+AXES = [
+    "losses",
+    "optimizers",
+    "initializers",
+    "samplers",
+    "temperatures",
+    "backbones",
+    "auxiliary",
+]
 BELOW_AXES = {
     "_dense",
     "_input",

@@ -26,7 +26,8 @@ from freqfm._input.validation import (
 from freqfm._memory import as_aligned
 from freqfm._messages import shown
 from freqfm._warnings import warn_user
-from freqfm.backbones import BACKBONES, Backbone
+from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
+from freqfm.backbones import BACKBONES, Backbone, Linear
 from freqfm.backbones._base import check_tables, forward_all, occurrences
 from freqfm.backbones._context import mean_context, mean_vector
 from freqfm.backbones._derivatives import warn_of_wrong_gradients
@@ -162,6 +163,10 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     init_scale : float, default=None
         Scale of the initializer, for "xavier" and "normal", and of the lengths of "auto"; None is 1
         for "xavier" and "auto", and 0.1 for "normal".
+    auxiliary : str, AuxiliaryTerm or list of these, default=None
+        What training minimises beside the loss, such as "simgcl"; see :mod:`freqfm.auxiliary`.
+        Batches are then trained step by step, which takes several times as long with
+        ``backbone="linear"``, and LightGCN needs ``propagate="batch"``.
     n_recommendations : int, default=10
         Number of items that ``predict`` returns, and the k of ``score`` and ``scoring``.
     early_stopping : bool, default=False
@@ -295,6 +300,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "temperature": TEMPERATURES,
         "negative_sampler": SAMPLERS,
         "init": {"auto": Spectral, **INITIALIZERS},
+        "auxiliary": AUXILIARY_TERMS,
     }
     _records = {**GradientRecommender._records, "_fold_in": FoldIn}
     #: Whether ``fit`` has all interactions in one place, as a spectral start needs.
@@ -320,6 +326,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "weight_decay_scope": [StrOptions({"full", "batch"}), None],
         "init": "no_validation",
         "init_scale": [*NON_NEGATIVE, None],
+        "auxiliary": "no_validation",
     }
 
     n_components: int = field(default=128, kw_only=False)
@@ -339,6 +346,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     weight_decay_scope: str | None = None
     init: str | Initializer = "auto"
     init_scale: float | None = None
+    auxiliary: str | AuxiliaryTerm | list | None = None
 
     def _components_by_name(self, params):
         # The value of "auto" in fit, with the loss that is set.
@@ -596,7 +604,10 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         for name in _FACTORS:
             setattr(self, f"{name}_", as_aligned(getattr(self, f"{name}_")))
         trainer = EpochwiseTrainer if backbone._changes_by_epoch else BackboneTrainer
-        if backbone.is_linear:
+        if components.auxiliary:
+            trainer = BackboneTrainer
+            components = components._replace(backbone=Linear() if backbone.is_linear else backbone)
+        elif backbone.is_linear:
             trainer = MFTrainer
         elif backbone._has_context:
             described = backbone.item_features is not None

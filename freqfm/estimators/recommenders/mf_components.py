@@ -8,6 +8,7 @@ import numpy as np
 from freqfm._components import is_named, refuse_names, resolve
 from freqfm._warnings import warn_user
 from freqfm.backbones import BACKBONES, Backbone
+from freqfm.estimators.recommenders.mf_auxiliary import resolve_terms
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import RANKING_LOSSES, RankingLoss
@@ -53,6 +54,7 @@ class Components(NamedTuple):
     max_iter: int
     #: number of steps over which the learning rate falls linearly; None keeps it constant
     n_falling_steps: int | None
+    auxiliary: tuple = ()  #: the auxiliary terms
 
 
 class FoldIn(NamedTuple):
@@ -188,6 +190,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         weight_decay_scope=scope,
         max_iter=int(model.max_iter or loss.max_iter),
         n_falling_steps=n_falling_steps,
+        auxiliary=resolve_terms(model.auxiliary, backbone),
     )
 
 

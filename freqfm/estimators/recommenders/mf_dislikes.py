@@ -90,6 +90,7 @@ def with_dislikes_trained(task, dislikes):
         block=1,
         include_positive=False,
         margins=False,
+        auxiliary=(),
     )
     arguments = components, dislikes, task._known, None, task._n_threads
     return TrainedWithDislikes(task, _of_pairs(type(task))(task.model, *arguments))

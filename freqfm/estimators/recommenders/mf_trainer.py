@@ -4,10 +4,12 @@ import numpy as np
 
 from freqfm import backends
 from freqfm._input.rows import concatenated_ranges, take_rows
+from freqfm.auxiliary import TermBatch
 from freqfm.backbones._base import backward, forward, forward_all, occurrences
 from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, Terms, TrainedTable
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.histories import unit_rows
+from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
 from freqfm.formulas import codes
 from freqfm.samplers._base import check_draws, check_static, leave_out, recall_codewords
 
@@ -130,9 +132,8 @@ class MFTrainer(RecommenderTrainer):
             batches = first, last, self._proposal, negatives
             self._begin_batches(data, *batches)
             part = trainer.train(*batches, self.inverse_temperatures, self.training.statistics)
-            self._end_batches(first, part[1])
             n_draws += self._draws_of(data, first, last)
-            total += part[0]
+            total += part[0] + self._end_batches(first, part[1])
             weight += part[1]
         trainer.end_epoch()
         self._clip_margins()
@@ -143,7 +144,8 @@ class MFTrainer(RecommenderTrainer):
         """Prepare the vectors that some batches read."""
 
     def _end_batches(self, first, weight):
-        """Use the gradients of a batch."""
+        """Use the gradients of a batch; return the value of auxiliary terms times its weight."""
+        return 0.0
 
     def _clip_margins(self):
         """Clip margins to [0, 1], which momentum has moved on after the last batch with them."""
@@ -351,6 +353,11 @@ class BackboneTrainer(MFTrainer):
             for name, gradient in self._gradients.items()
         }
 
+        self._auxiliary = None
+        if components.auxiliary:
+            given = self._of_backbone, self.vectors, known.X, self._seed, n_threads
+            self._auxiliary = AuxiliaryTerms(components, *given)
+
     def _read_directly(self):
         """Return the tables that the kernels read, while the backbone computes other vectors."""
         return self._margins
@@ -392,6 +399,8 @@ class BackboneTrainer(MFTrainer):
 
     def run_epoch(self, epoch):
         """Train on every positive once; return the mean loss."""
+        if self._auxiliary is not None:
+            self._auxiliary.begin_epoch(epoch)
         loss = super().run_epoch(epoch)
         self._compute_vectors()
         return loss
@@ -401,6 +410,8 @@ class BackboneTrainer(MFTrainer):
 
     def _begin_batches(self, data, first, last, proposal, negatives):
         users, items = self._rows_of(data, first, negatives)
+        if self._auxiliary is not None:
+            self._batch = _term_batch(data, first, users, items)
         self._rows = {name: users if name.startswith("user") else items for name in self._gradients}
         rows = self._of_computed(self._rows).values()
         vectors = self.vectors.values()
@@ -416,9 +427,12 @@ class BackboneTrainer(MFTrainer):
             {name: of[name][rows] for name, rows in self._rows.items()}
             for of in (self._gradients, self._counters)
         )
+        value, of_views = self._add_terms(weight, found, counts)
         given = self._of_backbone, self._context
         gradients = backward(backbone, *given, *self._of_computed(found).values())
         occurring = occurrences(backbone, *given, *self._of_computed(counts).values())
+        for of_view in of_views:
+            _add_gradients(gradients, occurring, of_view)
         for name in self._read_directly():
             gradients[name] = self._rows[name], found[name]
             occurring[name] = self._rows[name], counts[name]
@@ -427,6 +441,26 @@ class BackboneTrainer(MFTrainer):
         # The next batch may read any row.
         self._tables.catch_up_tables(first + 1)
         self._clip_margins()
+        return value
+
+    def _add_terms(self, weight, found, counts):
+        """Add the gradients of auxiliary terms to those of a batch's vectors.
+
+        A row with a gradient occurs. The value of the terms, times the weight of the batch, is
+        returned, and their gradients with respect to tables.
+        """
+        if self._auxiliary is None:
+            return 0.0, []
+        vectors = {
+            side: self._compares[name][self._rows[name]]
+            for side, name in zip(("user_vectors", "item_vectors"), self.vectors, strict=True)
+        }
+        batch = self._batch._replace(**vectors)
+        value, of_vectors, of_tables = self._auxiliary.gradients(batch, weight)
+        for name, gradients in zip(self.vectors, of_vectors, strict=True):
+            found[name] += gradients
+            np.maximum(counts[name], gradients.any(axis=1), out=counts[name])
+        return value * weight, of_tables
 
     def _of_computed(self, rows):
         """Return, by side, what vectors that the backbone computes have; none of other vectors."""
@@ -471,7 +505,42 @@ class BackboneTrainer(MFTrainer):
 
     def weights(self):
         """Return the model's arrays, with the vectors that the backbone computes."""
-        return [*super().weights(), *self.vectors.values()]
+        computed = [] if self.components.backbone.is_linear else self.vectors.values()
+        return [*super().weights(), *computed]
+
+
+def _term_batch(data, number, users, items):
+    """Return a batch as auxiliary terms get it, without vectors."""
+    rows = slice(*data.batch_starts[number : number + 2])
+    starts = data.row_starts[rows.start : rows.stop + 1]
+    pairs = slice(starts[0], starts[-1])
+    return TermBatch(
+        number=number,
+        users=users,
+        items=items,
+        user_vectors=None,
+        item_vectors=None,
+        pair_users=np.searchsorted(users, np.repeat(data.row_users[rows], np.diff(starts))),
+        pair_items=np.searchsorted(items, data.items[pairs]),
+        pair_weights=data.weights[pairs],
+    )
+
+
+def _add_gradients(gradients, occurring, added):
+    """Add gradients of tables to others, in place; rows with a gradient occur."""
+    for name, (rows, values) in added.items():
+        known_rows, known = gradients.get(name, (rows[:0], values[:0]))
+        union = np.union1d(known_rows, rows)
+        places, known_places = (np.searchsorted(union, of) for of in (rows, known_rows))
+        total = np.zeros((len(union), values.shape[1]), dtype=np.float32)
+        total[known_places] = known
+        total[places] += values
+        gradients[name] = union, total
+        if name in occurring:
+            counts = np.zeros(len(union))
+            counts[known_places] = occurring[name][1]
+            counts[places] = np.maximum(counts[places], values.any(axis=1))
+            occurring[name] = union, counts
 
 
 class ContextTrainer(MFTrainer):

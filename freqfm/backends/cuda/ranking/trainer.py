@@ -172,7 +172,7 @@ def _refuse(problem):
     """Raise if a part of the problem runs on the CPU only."""
     advice = "set device='cpu', or device='auto'."
     if problem.rule.step_code == codes.STEP_STORE:
-        raise CPUOnlyError(f"backbones are trained on the CPU only; {advice}")
+        raise CPUOnlyError(f"backbones and auxiliary terms are trained on the CPU only; {advice}")
     n_known = int(problem.degrees.sum())
     if n_known > np.iinfo(np.int32).max:
         raise CPUOnlyError(

@@ -1,0 +1,208 @@
+"""Auxiliary terms in the training of matrix factorization: their values and gradients by batch."""
+
+import numpy as np
+
+from freqfm._components import is_first_check, resolve, set_by_user
+from freqfm._input.validation import count_columns
+from freqfm._messages import shown
+from freqfm._threads import single_threaded_blas
+from freqfm._warnings import warn_once
+from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm, TermEpoch
+from freqfm.backbones._base import backward, forward
+from freqfm.backbones._derivatives import mismatch
+
+# The random streams of terms, beside those of ``MFTrainer``.
+_TERMS = 7
+
+_SIDES = "user", "item"
+
+
+def resolve_terms(given, backbone):
+    """Return the terms that the parameter ``auxiliary`` names, as a tuple.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, or if terms cannot be used with the backbone.
+    TypeError
+        If a value is neither a name nor a term.
+    """
+    if given is None:
+        return ()
+    values = given if isinstance(given, (list, tuple)) else [given]
+    terms = tuple(resolve("auxiliary", of, AuxiliaryTerm, AUXILIARY_TERMS) for of in values)
+    if terms and backbone._has_context:
+        raise ValueError(
+            f"auxiliary={shown(given)} is a function of vectors of users, and rows of "
+            f"backbone={type(backbone).__name__} are queries; leave auxiliary at None."
+        )
+    if terms and backbone._changes_by_epoch and not backbone.is_linear:
+        raise ValueError(
+            f"auxiliary={shown(given)} needs the gradients of each batch, and the backbone "
+            f"propagates once in an epoch; set "
+            f"backbone={type(backbone).__name__}(propagate='batch')."
+        )
+    for term in terms:
+        term.check_backbone(backbone)
+    return terms
+
+
+class AuxiliaryTerms:
+    """The terms of a fit.
+
+    Parameters
+    ----------
+    components : Components
+    tables : dict of str to ndarray
+        Of the backbone.
+    vectors : dict of str to ndarray
+        Those of all users, and of all items.
+    X : csr_array
+        All interactions that the model is trained on.
+    seed, n_threads : int
+    """
+
+    def __init__(self, components, tables, vectors, X, seed, n_threads):
+        self._terms, self._backbone = components.auxiliary, components.backbone
+        self._averages = components.optimizer.average
+        self._tables, self._vectors, self._X = tables, vectors, X
+        self._counts = np.diff(X.indptr), count_columns(X)
+        self._seed, self._n_threads = seed, n_threads
+
+    def begin_epoch(self, epoch):
+        """Compute the state and the views of each term."""
+        self._epoch, self._states, self._views = epoch, [], []
+        for number, term in enumerate(self._terms):
+            given = TermEpoch(
+                epoch,
+                self._generator(number, 0),
+                self._X,
+                *self._vectors.values(),
+                self._backbone,
+                self._n_threads,
+            )
+            with single_threaded_blas():
+                self._states.append(term.begin_epoch(given))
+            given = given._replace(generator=self._generator(number, 1))
+            self._views.append(list(term.views(given)))
+
+    def _generator(self, number, place):
+        return np.random.default_rng([self._seed, self._epoch, _TERMS, number, place])
+
+    def gradients(self, batch, weight):
+        """Return the value of all terms, and their gradients.
+
+        Parameters
+        ----------
+        batch : TermBatch
+            Without what belongs to a term.
+        weight : float
+            Of the batch, for optimizers that sum over it.
+
+        Returns
+        -------
+        value : float
+        of_vectors : list of ndarray
+            Gradients with respect to the batch's users and items.
+        of_tables : list of dict of str to (rows, values)
+            Gradients with respect to tables, by views.
+        """
+        total, of_tables = 0.0, []
+        scale = np.float32(1 if self._averages else weight)
+        of_vectors = [np.zeros_like(batch.user_vectors), np.zeros_like(batch.item_vectors)]
+        for number, term in enumerate(self._terms):
+            own, contexts = self._of_term(number, batch)
+            _warn_of_wrong_gradients(term, own)
+            value, *found = _checked(term, own)
+            total += value
+            found = [scale * gradient for gradient in found]
+            if not self._views[number]:
+                for sum_of_terms, gradient in zip(of_vectors, found, strict=True):
+                    sum_of_terms += gradient
+            for view, context, *of_view in zip(self._views[number], contexts, *found, strict=False):
+                of_tables.append(backward(view, self._tables, context, *of_view))
+        return total, of_vectors, of_tables
+
+    def _of_term(self, number, batch):
+        """Return the batch as a term gets it, and the contexts of its views."""
+        batch = batch._replace(
+            epoch=self._epoch,
+            generator=self._generator(number, 2 + batch.number),
+            user_counts=self._counts[0],
+            item_counts=self._counts[1],
+            state=self._states[number],
+        )
+        views = self._views[number]
+        if not views:
+            return batch, []
+        stacked = [
+            np.zeros((len(views), *vectors.shape), dtype=np.float32)
+            for vectors in self._vectors.values()
+        ]
+        rows = batch.users, batch.items
+        contexts = [
+            forward(view, self._tables, *rows, *of_view)
+            for view, *of_view in zip(views, *stacked, strict=True)
+        ]
+        users, items = (of[:, rows] for of, rows in zip(stacked, rows, strict=True))
+        return batch._replace(user_vectors=users, item_vectors=items), contexts
+
+
+def _checked(term, batch):
+    """Return the value of a term and its gradients, checked; a gradient of None is zero.
+
+    Raises
+    ------
+    ValueError
+        If it returns anything else.
+    """
+    call = f"value_and_gradients of {type(term).__name__}"
+    with single_threaded_blas():
+        found = term.value_and_gradients(batch)
+    if not isinstance(found, tuple) or len(found) != 3 or np.ndim(found[0]) != 0:
+        raise ValueError(
+            f"{call} must return a number, gradients of users, and gradients of items; got "
+            f"{shown(found)}."
+        )
+    value, *gradients = found
+    checked = [float(value)]
+    for vectors, gradient, side in zip(batch.both_vectors, gradients, _SIDES, strict=True):
+        gradient = np.zeros_like(vectors) if gradient is None else np.asarray(gradient)
+        if gradient.shape != vectors.shape or gradient.dtype.kind not in "fiu":
+            raise ValueError(
+                f"{call} must return gradients of {side}s of the shape {vectors.shape}, or None; "
+                f"got shape {gradient.shape} and type {gradient.dtype}."
+            )
+        checked.append(gradient.astype(vectors.dtype, copy=False))
+    return checked
+
+
+def _warn_of_wrong_gradients(term, batch):
+    """Warn if a user's term does not return the derivatives of its value.
+
+    This is checked once for each class and its parameters, in float64.
+    """
+    given = "value_and_gradients" in set_by_user(term)
+    if not given or not is_first_check("gradients", term):
+        return
+    stream, generator = batch.generator.bit_generator.state, np.random.default_rng(0)
+    vectors = [of.astype(np.float64) for of in batch.both_vectors]
+    batch = batch._replace(user_vectors=vectors[0], item_vectors=vectors[1])
+
+    def call():
+        batch.generator.bit_generator.state = stream
+        return _checked(term, batch)
+
+    def value():
+        return call()[0]
+
+    for side, table, gradient in zip(_SIDES, vectors, call()[1:], strict=True):
+        slopes = mismatch(value, table, np.arange(len(table)), gradient, generator)
+        if slopes is not None:
+            warn_once(
+                f"value_and_gradients of {type(term).__name__} returns gradients of {side}s that "
+                f"are not the derivatives of its value: along a random direction the value changes "
+                f"by {slopes[0]:.3g} for each unit, and by the gradients it would be "
+                f"{slopes[1]:.3g}. Training follows the gradients: check them."
+            )
+    batch.generator.bit_generator.state = stream
