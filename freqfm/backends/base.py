@@ -454,6 +454,15 @@ class Histories(NamedTuple):
     weights: np.ndarray  #: (n,), float32
 
 
+class DislikedItems(NamedTuple):
+    """The items that some users dislike, as part of a user's loss in folding in."""
+
+    starts: np.ndarray  #: (n_users + 1,), int64
+    items: np.ndarray  #: (n,), int32
+    shares: np.ndarray  #: (n,), weights divided by the sum of the user's histories, float32
+    inverse: float  #: inverse temperature of pairs of an item of the history and a disliked one
+
+
 class Exclusions(NamedTuple):
     """Items that must not be returned, in increasing order; all of them exist."""
 
@@ -690,8 +699,12 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def fold_in(self, problem, histories, n_threads, formulas=None):
+    def fold_in(self, problem, histories, n_threads, formulas=None, disliked=None):
         """Return unit vectors of users by their histories, with items held fixed.
+
+        The loss of every disliked item j, of share d_j, is added: d_j sum_i w_i loss(s_i, s_j),
+        where w_i are the shares of the history's items i, and s scores times the inverse
+        temperature.
 
         Parameters
         ----------
@@ -701,6 +714,8 @@ class Backend(ABC):
         n_threads : int
         formulas : dict, default=None
             Custom formulas, as in FMProblem.
+        disliked : DislikedItems, default=None
+            Items are rows of ``problem.items``. Only the CPU takes them.
 
         Returns
         -------

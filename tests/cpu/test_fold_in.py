@@ -91,6 +91,42 @@ def test_folding_in_is_that_of_the_reference(model):
         assert_allclose(got[r], expected, atol=1e-4)
 
 
+def test_dislikes_are_pushed_away_as_in_the_reference(model):
+    others, items, terms = loss_of(model)
+    rows = X[[0, 7, 31]].tolil()
+    for r, j in ((0, 1), (0, 2), (2, 3)):
+        rows[r, j] = -1.5 - r
+    rows = rows.tocsr()
+    got = unit(model.transform(rows))
+    length = np.sqrt((model.user_factors_**2).sum(axis=1).mean())
+    of_pair = terms["pairwise"] or reference.mf.PAIR_LOSSES["bpr"]
+    inverse = model._inverse_temperatures[:, 0].mean()
+    inverse *= 1.0 if model._fold_in.cosine else length
+    inertia = 0.1 * terms["inverse"] ** 2 * terms["constant"]
+    squares = np.mean((others**2).sum(axis=1))
+    for r in range(3):
+        row = rows[[r]]
+        liked = row.data > 0
+        total = row.data[liked].sum(dtype=np.float64)
+        shares, vectors = row.data[liked] / total, items[row.indices[liked]]
+        disliked = items[row.indices[~liked]], -row.data[~liked] / total
+
+        def loss(user, vectors=vectors, shares=shares, disliked=disliked):
+            added = reference.mf.loss_of_disliked(
+                user, vectors, shares, *disliked, of_pair, inverse
+            )
+            return added + reference.mf.user_loss(user, vectors, shares, others, **terms)
+
+        expected = reference.mf.fold_in(loss, vectors, shares, inertia * squares, N_STEPS)
+        assert_allclose(got[r], expected, atol=1e-4)
+    without = unit(model.transform(rows.maximum(0)))
+    changes = abs(got - without).max(axis=1)
+    assert changes[0] > 1e-3 and changes[2] > 1e-3 and changes[1] == 0
+    told = model.explain(0, 3, X=rows)
+    assert_allclose(told.contributions.sum() + told.rest, told.score, rtol=1e-5)
+    assert {1, 2} <= set(told.history.tolist())
+
+
 def test_no_step_raises_the_loss_much(monkeypatch):
     model = MFRecommender(4, loss="softmax", temperature=0.2, max_iter=40, random_state=0).fit(X)
     others, items, terms = loss_of(model)
@@ -123,7 +159,7 @@ def test_pulls_and_push_are_the_gradient(pairwise):
             return np.maximum(1 - positive + negative, 0)
 
     terms = {**loss._asdict(), "pairwise": of_pair}
-    del terms["others"]
+    del terms["others"], terms["inverse_of_disliked"]
 
     def value(user):
         return reference.mf.user_loss(user, vectors, shares, others, **terms)
@@ -131,6 +167,15 @@ def test_pulls_and_push_are_the_gradient(pairwise):
     pulls, push = loss.pulls_and_push(user, vectors, shares)
     (expected,) = reference.mf.gradients(value, user)
     assert_allclose(push - pulls @ vectors, expected, rtol=1e-6)
+    # What dislikes add, by the loss of pairs or that of BPR.
+    disliked, of_disliked = unit(rng.normal(size=(3, 4))), np.array([0.3, 2.0, 0.7])
+    of_pair = of_pair or reference.mf.PAIR_LOSSES["bpr"]
+    given = vectors, shares, disliked, of_disliked
+    (expected,) = reference.mf.gradients(
+        lambda user: reference.mf.loss_of_disliked(user, *given, of_pair, 1.7), user
+    )
+    of_likes, own = loss._replace(inverse_of_disliked=1.7).pulls_of_disliked(user, *given)
+    assert_allclose(-of_likes @ vectors - own @ disliked, expected, rtol=1e-6)
 
 
 def test_explanations_take_the_pulls_of_the_loss(model):

@@ -161,6 +161,12 @@ def gradients(loss, *tables, step=1e-5):
     return found
 
 
+def loss_of_disliked(user, items, shares, disliked, shares_of_disliked, loss, inverse):
+    """Return what dislikes add to ``user_loss``; ``loss`` is an element of ``PAIR_LOSSES``."""
+    scores = inverse * (items @ user)[:, None], inverse * (disliked @ user)
+    return shares @ loss(*scores) @ shares_of_disliked
+
+
 def user_loss(user, items, shares, others, *, pairwise, positive, inverse, constant):
     """Return what a user's vector minimises when it is folded in; ``shares`` sum to one.
 

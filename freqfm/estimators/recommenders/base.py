@@ -351,13 +351,13 @@ class BaseRecommender(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
-            Histories; each row is folded in as a new user.
+            Histories; each row is folded in as a new user. Negative values are dislikes.
         users : int or array-like of int of shape (n_users,), default=None
             Users seen in ``fit``, by their rows. Either ``X`` or ``users`` must be given.
         n_recommendations : int, default=None
             Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
-            Whether to exclude the items of a user's history.
+            Whether to exclude the items of a user's history, and those that the user dislikes.
         candidates : array-like of int or sparse matrix of shape (n_users, n_items), default=None
             Items that may be recommended: to all users, or to each user. None allows all.
         exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None

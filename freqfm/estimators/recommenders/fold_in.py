@@ -5,9 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm import backends
-from freqfm.backends.base import FoldInProblem, Histories
+from freqfm._input.rows import csr_of, split_signs
+from freqfm.backends.base import DislikedItems, FoldInProblem, Histories
 from freqfm.estimators.recommenders.histories import scale_rows
-from freqfm.losses import PairwiseLoss
+from freqfm.losses import BPR, PairwiseLoss
 
 N_STEPS = 20
 
@@ -27,6 +28,8 @@ class UserLoss(NamedTuple):
     loss(a, b) = log(1 + exp(b - a)) for BPR, and otherwise ::
 
         -positive sum_p w_p u v_p + constant log sum_j exp(inverse u o_j).
+
+    Dislikes add ``pulls_of_disliked``.
     """
 
     others: np.ndarray  #: (m, d)
@@ -34,6 +37,8 @@ class UserLoss(NamedTuple):
     positive: float  #: inverse temperature of the user's items, times the length of users
     inverse: float  #: inverse temperature of the others, times the length of users
     constant: float
+    #: inverse temperature of pairs of the user's items and disliked ones, times the length of users
+    inverse_of_disliked: float = 1.0
 
     @property
     def inertia(self):
@@ -64,15 +69,29 @@ class UserLoss(NamedTuple):
         push = self.constant * self.inverse * (softmax / softmax.sum()) @ self.others
         return self.positive * shares, push
 
+    def pulls_of_disliked(self, user, vectors, shares, disliked, shares_of_disliked):
+        """Return what dislikes add to the pulls of the user's items, and their own pulls.
+
+        The loss of dislikes j of shares d_j is sum_j d_j sum_p w_p loss(x u v_p, x u v_j), with
+        ``inverse_of_disliked`` x. For parameters see ``pulls_and_push``.
+        """
+        inverse, loss = self.inverse_of_disliked, self.pairwise or BPR()
+        scores = inverse * (vectors @ user)[:, None], inverse * (disliked @ user)
+        parts = loss.pair_gradients(*scores)
+        weights = -inverse * np.outer(shares, shares_of_disliked)
+        return [(weights * part).sum(axis=1 - k) for k, part in enumerate(parts)]
+
 
 def fold_in_rows(loss, X, items, indices, n_threads, device="cpu"):
     """Return the unit vectors of users by the rows of a matrix, (n, d) float32; zeros if empty.
+
+    Rows with negative values, dislikes, are folded in on the CPU.
 
     Parameters
     ----------
     loss : UserLoss
     X : csr_array
-        Canonical.
+        Canonical; dislikes are negative.
     items : ndarray of shape (n_items, d)
         Vectors of items, as the loss compares them.
     indices : ndarray of int32
@@ -81,8 +100,25 @@ def fold_in_rows(loss, X, items, indices, n_threads, device="cpu"):
     device : str, default="cpu"
     """
     terms = loss._asdict() | {"pairwise": loss.pairwise is not None}
+    del terms["inverse_of_disliked"]
     terms |= {"inertia": loss.inertia, "largest_rise": LARGEST_RISE, "n_steps": N_STEPS}
     problem = FoldInProblem(items=items, **terms)
     formulas = loss.pairwise.replacements() if loss.pairwise else None
-    histories = Histories(X.indptr, indices, scale_rows(X.indptr, X.data))
-    return backends.serve(device, "fold_in", problem, histories, n_threads, formulas)
+    likes, dislikes = split_signs(csr_of(X.data, indices, X.indptr, (X.shape[0], len(items))))
+    weights = scale_rows(likes.indptr, likes.data)
+    given = problem, Histories(likes.indptr, likes.indices, weights), n_threads, formulas
+    if dislikes is None:
+        return backends.serve(device, "fold_in", *given)
+    shares = shares_of_likes(likes, dislikes).astype(np.float32)
+    disliked = dislikes.indptr, dislikes.indices, shares, loss.inverse_of_disliked
+    return backends.serve("cpu", "fold_in", *given, DislikedItems(*disliked))
+
+
+def shares_of_likes(likes, dislikes):
+    """Return the weights of dislikes divided by the sum of the user's likes, float64.
+
+    In training a dislike of the weight of a like counts as much as it.
+    """
+    users = np.repeat(np.arange(likes.shape[0]), np.diff(likes.indptr))
+    totals = np.bincount(users, weights=likes.data, minlength=likes.shape[0])
+    return dislikes.data / np.repeat(np.where(totals > 0, totals, 1), np.diff(dislikes.indptr))

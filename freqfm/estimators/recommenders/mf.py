@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
-from freqfm._input.rows import take_rows
+from freqfm._input.rows import split_signs, take_rows
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_input,
@@ -32,7 +32,7 @@ from freqfm.backbones._base import check_tables, forward_all, occurrences
 from freqfm.backbones._context import mean_context, mean_vector
 from freqfm.backbones._derivatives import warn_of_wrong_gradients
 from freqfm.estimators.progress import announce
-from freqfm.estimators.recommenders.fold_in import UserLoss, fold_in_rows
+from freqfm.estimators.recommenders.fold_in import UserLoss, fold_in_rows, shares_of_likes
 from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
 from freqfm.estimators.recommenders.histories import of_users, scale_rows, unit_rows
 from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
@@ -304,7 +304,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     }
     _records = {**GradientRecommender._records, "_fold_in": FoldIn}
     #: Whether ``fit`` has all interactions in one place, as a spectral start needs.
-    _has_all_interactions = True
+    _has_all_interactions = _uses_dislikes = True
     #: Which users and items have features: two arrays of bool; None without features.
     _described = None
 
@@ -671,14 +671,14 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
-            Histories; each row is folded in as a new user.
+            Histories; each row is folded in as a new user. Negative values are dislikes.
         users : int or array-like of int of shape (n_users,), default=None
             Users seen in ``fit``, by their rows. One of ``X``, ``users`` and ``user_features`` must
             be given.
         n_recommendations : int, default=None
             Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
-            Whether to exclude the items of a user's history.
+            Whether to exclude the items of a user's history, and those that the user dislikes.
         candidates : array-like of int or sparse matrix of shape (n_users, n_items), default=None
             Items that may be recommended: to all users, or to each user. None allows all.
         exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None
@@ -855,6 +855,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             positive=inverse[0] * length,
             inverse=inverse[1] * length,
             constant=np.float64(fold_in.constant),
+            inverse_of_disliked=self._inverse_temperatures[self._some_users(), 0].mean() * length,
         )
 
     def _pairwise_loss(self):
@@ -933,11 +934,17 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             return np.zeros(0)
         (query,) = query
         length = np.linalg.norm(query)
-        weights = scale_rows(history.indptr, history.data)
-        vectors = self._compared_items(history.indices)
-        pulls, push = self._user_loss().pulls_and_push(
-            query / (length if length > 0 else 1), vectors, weights / weights.sum()
-        )
+        user, loss = query / (length if length > 0 else 1), self._user_loss()
+        vectors, liked = self._compared_items(history.indices), history.data > 0
+        likes, dislikes = split_signs(history)
+        weights = scale_rows(likes.indptr, likes.data)
+        shares, pulls = weights / weights.sum(), np.zeros(history.nnz)
+        pulls[liked], push = loss.pulls_and_push(user, vectors[liked], shares)
+        if dislikes is not None:
+            disliked = vectors[~liked], shares_of_likes(likes, dislikes)
+            added = loss.pulls_of_disliked(user, vectors[liked], shares, *disliked)
+            pulls[liked] += added[0]
+            pulls[~liked] = added[1]
         # At the minimum the user's vector has the direction of the negative gradient.
         scale = length / max(float(np.linalg.norm(pulls @ vectors - push)), 1e-12)
         return scale * pulls * (vectors @ self._item_index().vectors([item])[0])

@@ -10,6 +10,7 @@ import numpy as np
 
 from freqfm._memory import aligned_zeros
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
+from freqfm.backends.base import DislikedItems
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.losses import pair_gradient
 from freqfm.formulas.special import exp_of_minus
@@ -111,6 +112,31 @@ def _add_gradient_of_pairs(begin, end, weight, user, problem, histories, scratch
             gradient[f] -= x * others[j, f]
 
 
+@inlined
+def _push_from_disliked(r, weight, user, problem, histories, disliked, gradient):
+    """Add the negative gradient of the loss of the history's items against the disliked ones."""
+    items, inverse = problem.items, disliked.inverse
+    width = items.shape[1]
+    for q in range(disliked.starts[r], disliked.starts[r + 1]):
+        j = np.uint64(disliked.items[q])
+        negative = ZERO
+        for f in range(width):
+            negative += user[f] * items[j, f]
+        push = ZERO
+        for p in range(histories.starts[r], histories.starts[r + 1]):
+            k = np.uint64(histories.items[p])
+            positive = ZERO
+            for f in range(width):
+                positive += user[f] * items[k, f]
+            share = disliked.shares[q] * histories.weights[p] / weight
+            by_positive, by_negative = pair_gradient(share, inverse * positive, inverse * negative)
+            push += by_negative
+            for f in range(width):
+                gradient[f] -= inverse * by_positive * items[k, f]
+        for f in range(width):
+            gradient[f] -= inverse * push * items[j, f]
+
+
 #: Replacements for pairwise losses, see ``jit.specialised``.
 OF_PAIRS = {_add_gradient: _add_gradient_of_pairs}
 
@@ -159,14 +185,14 @@ def _keep_or_go_back(first, largest_rise, user, gradient, last_user, last_gradie
 
 
 @kernel
-def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
+def fold_in_rows(rank, size, barrier, problem, histories, disliked, scratch, out):
     """Write unit vectors of users to ``out`` (n, d); a row without items gets zeros.
 
     In each of ``n_steps`` steps the user's vector becomes the unit vector of the gradient plus
     ``inertia`` times itself. A step after which the loss is higher is undone, and the user's
     inertia is doubled. The loss is -positive * (mean score) + constant * log sum exp(inverse *
     scores of others) or, with ``OF_PAIRS``, that of ranking each of the user's items above each of
-    the others.
+    the others; plus that of ranking them above the disliked items.
     """
     items = problem.items
     gradient = scratch.gradients[rank, : items.shape[1]]
@@ -181,6 +207,7 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
         # Once more, to check the last step.
         for n in range(problem.n_steps + 1):
             _write_gradient(begin, end, weight, user, problem, histories, scratch, rank)
+            _push_from_disliked(r, weight, user, problem, histories, disliked, gradient)
             if _keep_or_go_back(
                 n == 0, problem.largest_rise, user, gradient, scratch.last_users[rank],
                 scratch.last_gradients[rank],
@@ -194,9 +221,13 @@ def fold_in_rows(rank, size, barrier, problem, histories, scratch, out):
                 break
 
 
-def fold_in(problem, histories, n_threads, formulas=None):
+def fold_in(problem, histories, n_threads, formulas=None, disliked=None):
     """Return unit vectors of users by their histories; see ``Backend.fold_in``."""
     n, (n_others, width) = len(histories.starts) - 1, problem.others.shape
+    if disliked is None:
+        empty = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        disliked = DislikedItems(np.zeros(n + 1, np.int64), *empty, 0.0)
+    disliked = disliked._replace(inverse=np.float32(disliked.inverse))
     n_threads = max(1, min(n_threads, n))
     if n * problem.n_steps * problem.others.size < _WORTH_SEVERAL_THREADS:
         n_threads = 1
@@ -205,5 +236,5 @@ def fold_in(problem, histories, n_threads, formulas=None):
     out = aligned_zeros((n, width))
     formulas = {**(formulas or {}), **(OF_PAIRS if problem.pairwise else {})}
     with Team(n_threads, formulas) as team:
-        team.run(fold_in_rows, problem.in_float32(), histories, scratch, out)
+        team.run(fold_in_rows, problem.in_float32(), histories, disliked, scratch, out)
     return out
