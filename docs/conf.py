@@ -58,6 +58,8 @@ sphinx_gallery_conf = {
     # Tables and reports are shown, the names of matplotlib's objects are not.
     "capture_repr": ("_repr_html_",),
     "min_reported_time": 0,
+    # As many examples at once as sphinx-build's -j says.
+    "parallel": True,
     "thumbnail_size": (480, 336),
     "download_all_examples": False,
     # Its page of times would load scripts from other sites.
