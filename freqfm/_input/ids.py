@@ -198,8 +198,8 @@ def find_codes(known, order, values, name):
     TypeError
         If the values are of another kind than the known ids, for instance strings, not numbers.
     """
-    if len(values) == 0:
-        return np.zeros(0, dtype=np.int64)
+    if len(values) == 0 or len(known) == 0:
+        return np.full(len(values), -1)
     _check_kind(known, values, name)
     kind = known.dtype.kind
     if kind == values.dtype.kind and kind in "biuf":
@@ -265,6 +265,9 @@ def extend_ids(known, order, ids, name):
         The new ones follow those known before, sorted among themselves.
     order : ndarray of shape (n_known + n_new,)
     """
+    if not len(known):
+        known, codes = unique_codes(ids, name)
+        return codes, known, np.arange(len(known))
     codes = find_codes(known, order, ids, name)
     new = codes < 0
     if new.any():

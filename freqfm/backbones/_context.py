@@ -41,7 +41,8 @@ class Context(Features):
     context : {array-like, sparse matrix} of shape (n_queries, n_context_features)
         The context of each row of ``X``: finite numbers, usually ones and zeros that encode
         categories. :class:`~freqfm.InteractionRecommender` encodes the columns of a table,
-        ``context=["device", "hour"]``.
+        ``context=["device", "hour"]``. In ``partial_fit`` it may have more columns than before,
+        after the old ones.
     users : array-like of int of shape (n_queries,), default=None
         The user of each row of ``X``, from 0 on; users may have any number of rows. None means
         that each row is another user, in one context.
@@ -154,8 +155,11 @@ class Context(Features):
         context = bound.queries.context
         totals = np.append(context.T @ lengths.astype(np.float64), float(X.nnz))
         if before is not None:
-            _check_width(context, len(before) - 1)
-            totals += before
+            n_before = len(before) - 1
+            if context.shape[1] < n_before:
+                _check_width(context, n_before)
+            totals[:n_before] += before[:-1]
+            totals[-1] += before[-1]
         bound.totals = totals
         return bound
 
@@ -188,9 +192,10 @@ class Context(Features):
             own = side.own[users], users, np.arange(n + 1)
             tables["user_factors"] = sparse.csr_array(own, shape=(n, len(side.own)))
         if side.features is not None:
-            tables["user_features"] = with_one_index_type(take_rows(side.features, users))
+            tables["user_features"] = take_rows(side.features, users)
         tables[TABLE] = context
-        terms = canonical_csr(sparse.hstack(list(tables.values()), format="csr"))
+        parts = [with_one_index_type(of) for of in tables.values()]
+        terms = canonical_csr(sparse.hstack(parts, format="csr"))
         return users.astype(np.int32), terms, list(tables)
 
     def forward(self, tables, users, items):
@@ -207,10 +212,13 @@ class Context(Features):
         return {**found, TABLE: (np.arange(len(self.totals) - 1), self.totals[:-1].clip(min=0))}
 
     def new_rows(self, tables, known, user_vectors, draw):
-        """Return identities of new users and items, see :class:`Features`."""
+        """Return identities of new users and items, and zeros for new features of the context."""
         placed = user_vectors.any(axis=1)[:, None]
         own = user_vectors - np.where(placed, self._mean_vector(tables), np.float32(0))
-        return super().new_rows(tables, known, own, draw)
+        n_known, width = tables[TABLE].shape
+        n_new = self.queries.context.shape[1] - n_known
+        rows = super().new_rows(tables, known, own, draw)
+        return {**rows, TABLE: np.zeros((n_new, width), dtype=np.float32)}
 
     def _wanted_tables(self):
         return super()._wanted_tables() | {TABLE}
@@ -257,10 +265,11 @@ def mean_context(totals):
 
 
 def mean_vector(totals, tables):
-    """Return the vector of the mean context, float32."""
+    """Return the vector of the mean context, float32; features that are new have no vector yet."""
+    table = tables[TABLE]
+    mean = mean_context(totals)[0, : len(table)]
     # Not by BLAS, whose sums depend on its threads.
-    (mean,) = mean_context(totals)
-    return np.einsum("f,fd->d", mean, tables[TABLE], dtype=np.float64).astype(np.float32)
+    return np.einsum("f,fd->d", mean, table, dtype=np.float64).astype(np.float32)
 
 
 class Queries(NamedTuple):

@@ -302,6 +302,16 @@ def test_partial_fit_adds_users_items_and_queries():
     model.set_params(backbone__context=context[:, :2])
     with pytest.raises(ValueError, match="context has 2 columns, but the model was trained with 3"):
         model.partial_fit(more)
+    # Further features of the context begin at zero.
+    wide = np.hstack([context, np.eye(2)[np.arange(40) % 2][:, [0, 0, 1]]])
+    model.set_params(backbone__context=wide).partial_fit(more)
+    table = model.backbone_tables_["context_factors"]
+    assert table.shape == (6, 8) and table.any(axis=1).all()
+    assert_array_equal(table[3], table[4])
+    assert_allclose(
+        model._context_totals, np.add([*before[:3], 0, 0, 0, before[3]], [80, 0, 0, 20, 20, 20, 80])
+    )
+    assert model.recommend(users=[3], context=wide[:1])[0].shape == (1, 10)
     fresh = model_of(users, C).partial_fit(X)
     assert fresh.n_iter_ == 1 and fresh.user_factors_.shape == (60, 8)
 

@@ -120,6 +120,11 @@ def test_unknown_and_missing_values_are_ignored(model):
     holes.loc[holes.index[::3], "device"] = None
     again = InteractionRecommender(clone(MF), context=COLUMNS).fit(holes)
     assert again.context_values_["device"].tolist() == ["pc", "phone"]
+    fast = clone(MF).set_params(max_iter=1)
+    empty = InteractionRecommender(fast, context=COLUMNS).fit(made().assign(device=None))
+    with pytest.warns(UserWarning, match="device=pc"):
+        empty.recommend("u3", context={"hour": 8, "device": "pc"})
+    assert empty.partial_fit(made()).context_values_["device"].tolist() == ["pc", "phone"]
 
 
 def test_one_warning_names_all_that_is_unknown(model):
@@ -145,14 +150,31 @@ def test_one_warning_names_all_that_is_unknown(model):
         copy.recommend("u3", context=strange | {"device": "pc"})
 
 
-def test_what_a_fold_has_not_seen_is_ignored_in_scores_and_training(model):
+def test_what_a_fold_has_not_seen_is_ignored_in_scores(model):
     table, copy = made()[700:], pickle.loads(pickle.dumps(model)).set_params(unknown="error")
     new, missing = table.assign(hour=99), table.assign(hour=None)
     with pytest.warns(UserWarning, match="hour=99"):
         assert copy.score(new) == model.score(missing)
-    with pytest.warns(UserWarning, match="hour=99"):
-        copy.partial_fit(new[:20])
-    assert copy.context_values_["hour"].tolist() == [0, 8, 16]
+
+
+def test_partial_fit_adds_values(model):
+    copy, new = pickle.loads(pickle.dumps(model)), made()[700:720].assign(hour=4, device="bag")
+    before = [copy.recommend("u3", context={"hour": h, "device": "pc"}) for h in (0, 8, 16)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy.partial_fit(new)
+        after = [copy.recommend("u3", context={"hour": h, "device": "pc"}) for h in (0, 8, 16)]
+        copy.recommend("u3", context={"hour": 4, "device": "bag"})
+        copy.partial_fit(made()[:40].assign(hour=2))
+    assert copy.context_values_["hour"].tolist() == [0, 8, 16, 4, 2]
+    shares = [len({*old[0]} & {*of[0]}) for old, of in zip(before, after, strict=True)]
+    assert min(shares) >= 8
+    names, table = copy._context_names, copy.estimator_.backbone_tables_["context_factors"]
+    assert names == [f"hour={h}" for h in (0, 8, 16)] + [
+        "device=pc", "device=phone", "hour=4", "device=bag", "hour=2",
+    ]  # fmt: skip
+    assert len(table) == 8 and table[5:].any(axis=1).all()
+    assert "hour=2" in copy.explain("u0", "i0", context={"hour": 2, "device": "pc"}).context
 
 
 def test_fitted_models_do_not_keep_the_queries_of_training(model):

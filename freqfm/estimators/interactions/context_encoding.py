@@ -7,15 +7,21 @@ import numpy as np
 from scipy import sparse
 
 from freqfm._input.frames import is_lazy
-from freqfm._input.ids import as_ids, find_codes, is_missing, unique_codes
+from freqfm._input.ids import as_ids, extend_ids, find_codes, is_missing
 from freqfm._input.interactions import InteractionTable
 from freqfm._messages import shorten, shown
+
+# What is learned of each column of the context, by its name.
+_LEARNED = "context_values_", "_context_order", "_context_numbers"
+
+_NOTHING = np.zeros(0, dtype=np.int64)
 
 
 class ContextEncodingMixin:
     """Encodes the columns ``context``: each value of a column is a feature.
 
-    ``context_values_`` are the values by column, in the order of the features. Rows of a table are
+    ``context_values_`` are the values by column; ``_context_order`` sorts those of each, as
+    ``_user_order`` does ids, and ``_context_numbers`` are their features. Rows of a table are
     "moments" here: an integer for each column, -1 for values that are missing or not known.
     """
 
@@ -43,10 +49,11 @@ class ContextEncodingMixin:
             )
         return found
 
-    def _learn_context(self, X, places):
-        """Store the values of the context's columns."""
-        for name in ("context_values_", "_context_columns"):
-            self.__dict__.pop(name, None)
+    def _learn_context(self, X, places, reset):
+        """Store the values of the context's columns; without ``reset`` add those that are new."""
+        if reset:
+            for name in (*_LEARNED, "_context_columns"):
+                vars(self).pop(name, None)
         if not self._context_keys:
             return
         if is_lazy(X):
@@ -57,12 +64,23 @@ class ContextEncodingMixin:
         table = InteractionTable(X)
         at = self._context_places(table, places)
         names = [k if table.names is None else table.names[k] for k in at]
-        columns = map(_present, (table.column(place) for place in at), names)
-        self.context_values_ = {
-            name: unique_codes(ids, f"context column {shown(name)}")[0]
-            for name, (ids, _) in zip(names, columns, strict=True)
-        }
-        self._context_columns = None if table.names is None else names
+        if reset:
+            self._context_columns = None if table.names is None else names
+        else:
+            names = list(self.context_values_)
+        # New dicts, so that the old ones are kept if training fails.
+        values, orders, numbers = (dict(vars(self).get(name, {})) for name in _LEARNED)
+        n_features = sum(map(len, numbers.values()))
+        for name, place in zip(names, at, strict=True):
+            ids, _ = _present(table.column(place), name)
+            known = values.get(name, ids[:0]), orders.get(name, _NOTHING)
+            where = f"context column {shown(name)}"
+            _, values[name], orders[name] = extend_ids(*known, ids, where)
+            before = numbers.get(name, _NOTHING)
+            n_new = len(values[name]) - len(before)
+            numbers[name] = np.append(before, n_features + np.arange(n_new))
+            n_features += n_new
+        self.context_values_, self._context_order, self._context_numbers = values, orders, numbers
 
     def _moments_of(self, X, unknown):
         """Return the moments of the rows of interactions, (n, n_columns); None without context."""
@@ -78,7 +96,7 @@ class ContextEncodingMixin:
             ids, present = _present(column, name)
             codes = np.full(len(present), -1)
             where = f"context column {shown(name)}"
-            codes[present] = find_codes(known, np.arange(len(known)), ids, where)
+            codes[present] = find_codes(known, self._context_order[name], ids, where)
             new = ids[codes[present] < 0]
             strange += [f"{name}={value}" for value in dict.fromkeys(new.tolist())]
             moments.append(codes)
@@ -121,15 +139,17 @@ class ContextEncodingMixin:
     def _context_names(self):
         """The names of the context's features."""
         pairs = self.context_values_.items()
-        return [f"{name}={value}" for name, values in pairs for value in values.tolist()]
+        names = np.array([f"{name}={value}" for name, of in pairs for value in of.tolist()])
+        return names[np.argsort(np.concatenate(list(self._context_numbers.values())))].tolist()
 
     def _context_matrix(self, moments):
         """Return the features of moments, (n, n_context_features)."""
-        sizes = [len(values) for values in self.context_values_.values()]
-        columns = moments + np.cumsum([0, *sizes[:-1]])
-        known = moments >= 0
+        numbers, known = self._context_numbers.values(), moments >= 0
+        columns = np.column_stack(
+            [np.append(of, -1)[codes] for of, codes in zip(numbers, moments.T, strict=True)]
+        )
         rows = np.nonzero(known)[0]
-        shape = len(moments), sum(sizes)
+        shape = len(moments), sum(map(len, numbers))
         return sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns[known])), shape)
 
 

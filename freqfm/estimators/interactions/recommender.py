@@ -125,9 +125,9 @@ class InteractionRecommender(
         user's and of one for each value of these columns, see :class:`backbones.Context`, which
         replaces the backbone of an :class:`MFRecommender`. Each value is a category, numbers too;
         missing cells have no vector. What a user has, in any context, is not recommended again
-        with ``exclude_seen``. Values that are new in ``partial_fit``, ``score`` or ``recommend``
-        are ignored, with a `UserWarning`; with ``unknown="error"`` ``recommend``, ``predict``,
-        ``predict_pairs`` and ``explain`` raise.
+        with ``exclude_seen``. ``partial_fit`` adds values that are new; in ``score``, ``recommend``
+        and others they are ignored, with a `UserWarning`, but with ``unknown="error"`` all except
+        ``score`` raise.
 
     Attributes
     ----------
@@ -360,18 +360,13 @@ class InteractionRecommender(
                     f"X is a {type(X).__name__}, which only fit reads; give partial_fit "
                     f"interactions in memory, chunk by chunk if need be."
                 )
-            if reset:
-                self._learn_context(X, ())
+            self._learn_context(X, (), reset)
             return self._read_lazily(X), {}, None
         users, items, values = self._read(X, reset)
         number = self._learn_ids if reset else self._add_ids
         users, items = number("user", users), number("item", items)
-        if reset:
-            self._learn_context(X, self._places.values())
-        # Training ignores values that are new in partial_fit, whatever ``unknown`` is.
-        unknown = UnknownIds("none")
-        moments = self._moments_of(X, unknown)
-        unknown.warn()
+        self._learn_context(X, self._places.values(), reset)
+        moments = self._moments_of(X, UnknownIds(self.unknown))
         if moments is None:
             return self._matrix(users, items, values), {}, None
         held_out = [np.zeros(0, dtype=np.int64)] * 3

@@ -491,7 +491,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             rows = {f"{side}_factors": draw(side) for side in _SIDES}
             has_place = placed.any(axis=1)
             rows["user_factors"][has_place] = placed[has_place]
-        elif X.shape == shape:
+        elif X.shape == shape and not components.backbone._has_context:
             return {}
         else:
             rows = components.backbone.new_rows(self.backbone_tables_, shape, placed, draw)
