@@ -92,7 +92,14 @@ OF_TRAINING = {"_optimizer_state", "_n_steps", "_state_layout", "_states", "_tra
 OF_TRAINING |= {"user_margins_", "item_margins_"}
 OF_TRAINING |= {
     f"_training.{field}"
-    for field in ("optimizer", "n_steps", "temperature_state", "statistics", "codewords")
+    for field in (
+        "optimizer",
+        "n_steps",
+        "temperature_state",
+        "statistics",
+        "codewords",
+        "shared_state",
+    )
 }
 # Of these, numbers out of range are as bad as a wrong shape.
 INDICES = {"_history.indices", "_history.indptr", "_fold_in.others", "factor_rows_", "ranks_"}

@@ -276,6 +276,11 @@ class MFRecommender(OnCluster, mf.MFRecommender):
                 f"workers; choose 'xavier', or freqfm.MFRecommender on one machine."
             )
         temperature, sampler = components.temperature, components.sampler
+        if temperature is not None and temperature.state_shape(int(self.n_components)) is not None:
+            raise ValueError(
+                f"temperature={shown(self.temperature)} keeps a state of all users, which a "
+                f"cluster does not train; choose another, or freqfm.MFRecommender on one machine."
+            )
         adapts = temperature is not None and (
             temperature.statistics_wanted or temperature.looks_at_vectors
         )

@@ -12,7 +12,7 @@ from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
 from freqfm.dask._shards import Round, RoundTrainer, matrix_of, stack
 from freqfm.estimators.recommenders import mf
-from freqfm.estimators.recommenders.gradient import Known, TrainingState
+from freqfm.estimators.recommenders.gradient import Known
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.tables import COUNTERS, MOMENTS, STEPS, WEIGHTS, ModelTable
@@ -115,10 +115,10 @@ def item_tables(model):
 def user_arrays(model):
     """Return the arrays that have a row for each user."""
     tables = [(name, table) for name, table in model._tables().items() if name.startswith("user")]
-    optimizer, _, *of_temperatures, _ = model._training
+    optimizer, training = model._training.optimizer, model._training
     states = [array for name, _ in tables for array in optimizer[name].values() if len(array)]
     arrays = [*(table for _, table in tables), *states]
-    return [*arrays, model._inverse_temperatures, *of_temperatures]
+    return [*arrays, model._inverse_temperatures, training.temperature_state, training.statistics]
 
 
 def of_some_users(model, begin, end):
@@ -131,13 +131,12 @@ def of_some_users(model, begin, end):
         state = model._training.optimizer[name]
         optimizer[name] = {key: array[rows].copy() for key, array in state.items()}
     found._inverse_temperatures = model._inverse_temperatures[part].copy()
-    _, n_steps, temperature_state, statistics, codewords = model._training
-    found._training = TrainingState(
-        optimizer,
-        n_steps.copy(),
-        temperature_state[part].copy(),
-        statistics[part].copy(),
-        codewords,
+    training = model._training
+    found._training = training._replace(
+        optimizer=optimizer,
+        n_steps=training.n_steps.copy(),
+        temperature_state=training.temperature_state[part].copy(),
+        statistics=training.statistics[part].copy(),
     )
     return found
 

@@ -7,11 +7,13 @@ epoch.
 from freqfm.temperatures._adaptive import AdapTau, AdapTau0, DensityTemperature
 from freqfm.temperatures._base import FixedTemperature, Snapshot, Temperature
 from freqfm.temperatures._learned import LearnedTemperature, LearnedUserTemperature
+from freqfm.temperatures._network import CuTau
 
 __all__ = [
     "TEMPERATURES",
     "AdapTau",
     "AdapTau0",
+    "CuTau",
     "DensityTemperature",
     "FixedTemperature",
     "LearnedTemperature",
@@ -26,4 +28,5 @@ TEMPERATURES = {
     "adap_tau": AdapTau,
     "learned": LearnedTemperature,
     "learned_user": LearnedUserTemperature,
+    "cu_tau": CuTau,
 }

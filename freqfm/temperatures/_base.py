@@ -47,6 +47,21 @@ class Temperature(Component):
     #: Whether the strategy uses the users and items of the snapshot.
     looks_at_vectors = False
 
+    def state_shape(self, width):
+        """Return the shape of ``state`` if it does not belong to users.
+
+        Parameters
+        ----------
+        width : int
+            Length of the vectors.
+
+        Returns
+        -------
+        shape : tuple of two ints, or None
+            None, the default, for a row for each user, of two numbers.
+        """
+        return None
+
     @abstractmethod
     def refresh(self, epoch, inverse, state, snapshot):
         """Write the inverse temperatures of an epoch, in place.
@@ -58,7 +73,8 @@ class Temperature(Component):
         inverse : ndarray of shape (n_users, 2), float32
             The values of the last epoch; ones before the first.
         state : ndarray of shape (n_users, 2), float64
-            Zeros at first; free for the strategy's use.
+            Or of the shape that ``state_shape`` returns. Zeros at first, and if the last fit had a
+            state of another shape; free for the strategy's use.
         snapshot : Snapshot
         """
 

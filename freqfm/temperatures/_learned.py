@@ -9,6 +9,22 @@ from freqfm.temperatures._base import Temperature
 _BETA_1, _BETA_2, _EPSILON = 0.5, 0.9, 1e-12
 
 
+def adam_step(gradient, means, squares, n_steps):
+    """Return a step of Adam at a learning rate of one, and both moving means after it.
+
+    Parameters
+    ----------
+    gradient, means, squares : ndarray
+    n_steps : int
+        Which step it is, from 1.
+    """
+    means = means + (1 - _BETA_1) * (gradient - means)
+    squares = squares + (1 - _BETA_2) * (gradient**2 - squares)
+    mean = means / (1 - _BETA_1**n_steps)
+    square = squares / (1 - _BETA_2**n_steps)
+    return mean / (np.sqrt(square) + _EPSILON), means, squares
+
+
 class LearnedTemperature(Temperature):
     """One temperature for all users, learned with the vectors: C-tau of [1]_.
 
@@ -50,14 +66,9 @@ class LearnedTemperature(Temperature):
             return
         moved = self._moved(snapshot.statistics)
         gradient = self._gradient(snapshot.statistics)[moved] * inverse[moved, 0]
-        means, squares = state[moved].T
-        means = means + (1 - _BETA_1) * (gradient - means)
-        squares = squares + (1 - _BETA_2) * (gradient**2 - squares)
+        step, means, squares = adam_step(gradient, *state[moved].T, epoch)
         state[moved] = np.column_stack([means, squares])
-        mean = means / (1 - _BETA_1**epoch)
-        square = squares / (1 - _BETA_2**epoch)
-        step = self.learning_rate * mean / (np.sqrt(square) + _EPSILON)
-        inverse[moved] *= np.exp(-step)[:, None]
+        inverse[moved] *= np.exp(-self.learning_rate * step)[:, None]
 
     def _moved(self, statistics):
         """Return which users' temperatures take a step."""
@@ -68,7 +79,9 @@ class LearnedTemperature(Temperature):
 
 
 class LearnedUserTemperature(LearnedTemperature):
-    """A temperature for each user, learned with the vectors: Cu-tau of [1]_.
+    """A temperature for each user, learned with the vectors, each as a number of its own.
+
+    It stands beside Cu-tau of [1]_, whose temperatures come from a network, see :class:`CuTau`.
 
     Parameters
     ----------

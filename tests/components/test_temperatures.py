@@ -6,12 +6,13 @@ import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
-from freqfm import MFRecommender
+from freqfm import FastVAERecommender, MFRecommender
 from freqfm.datasets import make_interactions
 from freqfm.samplers import Full, InBatch, Popularity, Uniform
 from freqfm.temperatures import (
     AdapTau,
     AdapTau0,
+    CuTau,
     DensityTemperature,
     FixedTemperature,
     LearnedTemperature,
@@ -120,6 +121,65 @@ def test_learned_temperatures_take_the_steps_of_adam(snapshot, cls):
         step = mean / (1 - 0.5**epoch) / np.sqrt(square / (1 - 0.9**epoch))
         expected = expected * np.exp(-0.1 * step)
         assert_allclose(inverse, np.column_stack([expected, expected]), rtol=1e-5)
+
+
+def cu_tau_inverse(weights, n_hidden, users, initial):
+    """Return 1 / tau of each user, from the formula and not from the layers of the class."""
+    n = n_hidden * users.shape[1]
+    W, b = weights[:n].reshape(n_hidden, -1), weights[n : n + n_hidden]
+    w, c = weights[-n_hidden - 1 : -1], weights[-1]
+    return np.array(
+        [
+            np.exp(sum(w[k] * np.tanh(W[k] @ x + b[k]) for k in range(n_hidden)) + c) / initial
+            for x in users
+        ]
+    )
+
+
+def test_cu_tau_takes_steps_along_the_gradient(snapshot, monkeypatch):
+    monkeypatch.setattr("freqfm.temperatures._network._USERS", 7)
+    strategy, rng = CuTau(0.2, n_hidden=3, learning_rate=0.03), np.random.default_rng(2)
+    state, inverse = np.zeros(strategy.state_shape(6)), np.ones((40, 2), dtype=np.float32)
+    strategy.refresh(0, inverse, state, snapshot)
+    assert_allclose(inverse, 5)
+    # So that every layer has a gradient. Without statistics no step is taken.
+    state[0, :-1] += rng.normal(scale=0.3, size=state.shape[1] - 1)
+    strategy.refresh(0, inverse, state, snapshot._replace(statistics=np.zeros((40, 3))))
+    mean, square = 0.0, 0.0
+    for step in (1, 2, 3):
+        before = state[0, :-1].copy()
+        assert_allclose(inverse[:, 0], cu_tau_inverse(before, 3, snapshot.users, 0.2), rtol=1e-6)
+        statistics = np.column_stack([rng.random(40), rng.uniform(1, 9, 40), rng.normal(size=40)])
+        by_inverse = statistics[:, 2] / statistics[:, 1].sum()
+        above, below = (
+            [by_inverse @ cu_tau_inverse(before + move, 3, snapshot.users, 0.2) for move in moves]
+            for moves in (1e-5 * np.eye(len(before)), -1e-5 * np.eye(len(before)))
+        )
+        gradient = np.subtract(above, below) / 2e-5
+        mean, square = (mean + gradient) / 2, 0.9 * square + 0.1 * gradient**2
+        expected = mean / (1 - 0.5**step) / np.sqrt(square / (1 - 0.9**step))
+        strategy.refresh(step, inverse, state, snapshot._replace(statistics=statistics))
+        assert_allclose(before - state[0, :-1], 0.03 * expected, rtol=1e-3)
+        assert (inverse[:, 0] == inverse[:, 1]).all() and np.ptp(inverse) > 0
+
+
+def test_cu_tau_in_a_recommender():
+    X = make_interactions(80, 60, 1500, random_state=0)
+    params = {"loss": "softmax", "temperature": CuTau(learning_rate=0.05), "random_state": 0}
+    straight = MFRecommender(8, max_iter=4, n_jobs=2, **params).fit(X)
+    assert np.ptp(straight.user_temperatures_) > 0
+    model = MFRecommender(8, max_iter=2, warm_start=True, **params).fit(X).fit(X)
+    assert_array_equal(model.item_factors_, straight.item_factors_)
+    assert_array_equal(model.user_temperatures_, straight.user_temperatures_)
+    # New users have temperatures by their vectors. Another strategy has another state.
+    more = make_interactions(90, 60, 1500, random_state=1)
+    model.partial_fit(more)
+    assert len(np.unique(model.user_temperatures_[80:])) > 5
+    for other in (CuTau(n_hidden=3), "adap_tau", "learned_user", "cu_tau"):
+        model.set_params(temperature=other).fit(more)
+        assert np.isfinite(model.user_temperatures_).all()
+    with pytest.raises(ValueError, match="cu_tau"):
+        FastVAERecommender(4, temperature="cu_tau").fit(X)
 
 
 class Remembering(FixedTemperature):

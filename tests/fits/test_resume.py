@@ -66,7 +66,7 @@ MODELS = {
     "fwfm_regressor": FwFMRegressor(**FM, field_optimizer="adagrad", early_stopping=False),
     "mf": MFRecommender(**MF, early_stopping=True),
     "mf_loss": MFRecommender(**MF, loss=BSL(1.1), optimizer=Adam(lazy=False), temperature=0.2),
-    "mf_learned": MFRecommender(**MF, temperature="learned_user", weight_decay=0.01),
+    "mf_learned": MFRecommender(**MF, temperature="cu_tau", weight_decay=0.01),
     "mf_adaptive": MFRecommender(**MF, temperature=AdapTau(warm_up=1), loss="softmax"),
     "mf_bpr": MFRecommender(**MF, loss="bpr", negative_sampler=DNS(refresh=3)),
     "mf_mawu": MFRecommender(**MF, loss="mawu", init="prism"),

@@ -44,9 +44,11 @@ class TrainingState(NamedTuple):
     temperature_state: np.ndarray  #: (n, 2), float64; n is the number of users, or 1
     statistics: np.ndarray  #: (n, 3), float64
     codewords: np.ndarray  #: (n_codewords, width) of the last proposal, float32; empty if none
+    #: float64: the state of a temperature strategy that does not belong to users; or empty
+    shared_state: np.ndarray
 
     @classmethod
-    def grown(cls, old, optimizer, n_new):
+    def grown(cls, old, optimizer, n_new, shape):
         """Return a copy that training may change, with rows of zeros for new temperatures.
 
         Parameters
@@ -55,15 +57,24 @@ class TrainingState(NamedTuple):
             None for a new model.
         optimizer : dict
         n_new : int
+        shape : tuple
+            Of the state that does not belong to users.
         """
         if old is None:
             nothing = np.zeros((0, 2)), np.zeros((0, 3)), np.zeros((0, 1), dtype=np.float32)
-            old = cls({}, np.zeros(1, dtype=np.int64), *nothing)
+            old = cls({}, np.zeros(1, dtype=np.int64), *nothing, np.zeros(shape))
         per_user = (
             np.concatenate([array, np.zeros((n_new, array.shape[1]))])
             for array in (old.temperature_state, old.statistics)
         )
-        return cls(optimizer, old.n_steps.astype(np.int64), *per_user, old.codewords)
+        same = old.shared_state.shape == shape
+        shared = old.shared_state.astype(np.float64) if same else np.zeros(shape)
+        return cls(optimizer, old.n_steps.astype(np.int64), *per_user, old.codewords, shared)
+
+
+def _shared_shape(strategy, width):
+    """Return the shape of a strategy's state that does not belong to users; None if it has none."""
+    return None if strategy is None else strategy.state_shape(width)
 
 
 class Known(NamedTuple):
@@ -159,7 +170,8 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         n_new = n_temperatures - len(before)
         rows = np.repeat(mean, n_new, axis=0)
         self._inverse_temperatures = np.concatenate([before, rows]).astype(np.float32)
-        self._training = TrainingState.grown(training, states, n_new)
+        shape = _shared_shape(components.temperature, int(self.n_components))
+        self._training = TrainingState.grown(training, states, n_new, shape or (0, 1))
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in state_arrays(states))
 
     def _align_tables(self):
@@ -185,6 +197,7 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
             ("temperature_state", (n_rows, 2)),
             ("statistics", (n_rows, 3)),
             ("codewords", (None, None)),
+            ("shared_state", (None, None)),
         ):
             learned.array(f"_training.{name}", shape, value=getattr(training, name))
 
@@ -283,8 +296,10 @@ class RecommenderTrainer(TrainingTask):
         users, items = self._vectors_for(strategy)
         statistics = training.statistics if strategy.statistics_wanted else None
         snapshot = Snapshot(self._known.X, users, items, statistics, self._known.n)
-        temperatures = self.inverse_temperatures, training.temperature_state
-        strategy.refreshed(epoch, *temperatures, snapshot)
+        state = training.temperature_state
+        if _shared_shape(strategy, int(self.model.n_components)):
+            state = training.shared_state
+        strategy.refreshed(epoch, self.inverse_temperatures, state, snapshot)
         if strategy.statistics_wanted:
             training.statistics[:] = 0
 
@@ -305,6 +320,8 @@ class RecommenderTrainer(TrainingTask):
         temperatures = []
         if strategy is not None:
             temperatures = [self.inverse_temperatures, training.temperature_state]
+            if training.shared_state.size:
+                temperatures.append(training.shared_state)
             if strategy.statistics_wanted:
                 temperatures.append(training.statistics)
         arrays = [*self.weights(), training.n_steps, *temperatures]

@@ -108,9 +108,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         ``init="prism"`` and ``negative_sampler=InBatch(corrected=False)``, where lengths matter.
     temperature : float, str or Temperature, default=None
         Divisor of the scores: a number, or for instance "density", "adap_tau0", "adap_tau",
-        "learned" or "learned_user"; see :mod:`freqfm.temperatures`. None is "density" for BSL, PSL
-        and SL@K, "adap_tau0" for softmax, and 1 for dot products, BPR and WARP. DirectAU, MAWU and
-        CCL have none.
+        "learned", "learned_user" or "cu_tau"; see :mod:`freqfm.temperatures`. None is "density" for
+        BSL, PSL and SL@K, "adap_tau0" for softmax, and 1 for dot products, BPR and WARP. DirectAU,
+        MAWU and CCL have none.
     negative_sampler : str or Sampler, default="auto"
         How negatives are drawn: "auto" or for instance "uniform", "popularity", "in_batch",
         "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns",
