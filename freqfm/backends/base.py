@@ -568,24 +568,6 @@ class Backend(ABC):
         tokens, labels, counts = np.unique(indices, return_inverse=True, return_counts=True)
         return tokens, labels.astype(np.int32), counts.astype(np.int32)
 
-    def take_rows(self, copies):
-        """Copy some rows of tables in the memory of the CPU.
-
-        Parameters
-        ----------
-        copies : list of tuples (table, rows, part)
-            An array of shape (n_rows, n), float32 or float64 in C order; the numbers of its rows
-            that are copied, (n_taken,), int32; and an array that is filled with them,
-            (n_taken, n), of the type and order of ``table``.
-        """
-        for table, rows, part in copies:
-            np.take(table, rows, axis=0, out=part, mode="clip")
-
-    def put_rows(self, copies):
-        """Copy parts back to tables; the opposite of :meth:`take_rows`."""
-        for table, rows, part in copies:
-            table[rows] = part
-
     @abstractmethod
     def fm_trainer(self, problem, n_threads):
         """Return a trainer of whole epochs, fused: score, loss, gradient and step in one pass.

@@ -26,23 +26,6 @@ def test_tokens_get_labels(indices, n_features):
         assert_array_equal(array, of_unique)
 
 
-def test_rows_of_tables_are_taken_and_put_back():
-    kinds = [("f4", 1), ("f4", 19), ("f8", 1)]
-    tables = [np.arange(100.0 * n).reshape(100, n).astype(dtype) for dtype, n in kinds]
-    rows = np.random.default_rng(0).permutation(100)[:80].astype(np.int32)
-    copies = [(table, rows, np.empty((80, table.shape[1]), table.dtype)) for table in tables]
-    copies.append((tables[0], rows[:0], np.empty((0, 1), "f4")))
-    BACKEND.take_rows(copies)
-    for table, rows, part in copies:
-        assert_array_equal(part, table[rows])
-    expected = [table.copy() for table in tables]
-    negated = [(rows, -part) for _, rows, part in copies]
-    Backend.put_rows(BACKEND, [(t, *n) for t, n in zip(expected, negated, strict=False)])
-    BACKEND.put_rows([(t, *n) for t, n in zip(tables, negated, strict=False)])
-    for table, of_numpy in zip(tables, expected, strict=True):
-        assert_array_equal(table, of_numpy)
-
-
 def random_weights(n_features, width=5, seed=0):
     rng = np.random.default_rng(seed)
     linear = rng.standard_normal(n_features, dtype=np.float32)

@@ -6,12 +6,7 @@ import numpy as np
 
 from freqfm.backends.base import Backend
 from freqfm.backends.cpu.diversity import diversify
-from freqfm.backends.cpu.fm.labels import (
-    MOST_FEATURES_PER_ENTRY,
-    label_tokens,
-    put_rows,
-    take_rows,
-)
+from freqfm.backends.cpu.fm.labels import MOST_FEATURES_PER_ENTRY, label_tokens
 from freqfm.backends.cpu.fm.pointwise import expected_targets, sum_losses
 from freqfm.backends.cpu.fm.trainer import FMEpochs, fm_scores
 from freqfm.backends.cpu.random import permutation, standard_normal, uniform
@@ -40,9 +35,6 @@ class CPUBackend(Backend):
         if n_features > MOST_FEATURES_PER_ENTRY * len(indices):
             return super().label_tokens(indices, n_features)
         return label_tokens(indices, n_features)
-
-    take_rows = staticmethod(take_rows)
-    put_rows = staticmethod(put_rows)
 
     fm_trainer = staticmethod(FMEpochs)
     fm_scores = staticmethod(fm_scores)

@@ -102,7 +102,7 @@ class ModelPart:
     def __init__(self, model, rows, counted=False):
         labelled = rows if isinstance(rows, LabelledRows) else LabelledRows.of(rows)
         self.rows, tokens, n_entries = labelled
-        self._model, self._backend = model, backends.get()
+        self._model = model
         self.estimator = part = copy.copy(model)
         part.n_features_in_ = len(tokens)
         part.coef_ = _empty_part(model.coef_, len(tokens))
@@ -118,7 +118,9 @@ class ModelPart:
         counts = model.token_counts_[:, np.newaxis], tokens, part.token_counts_[:, np.newaxis]
         self._copies, self._whole = [counts], []
         self._pair_tables(tokens)
-        self._backend.take_rows(self._copies)
+        for table, rows, copied in self._copies:
+            # In this mode NumPy fills the copy without a buffer.
+            np.take(table, rows, axis=0, out=copied, mode="clip")
         if not counted:
             X, weight = self.rows.X, self.rows.weight
             part.token_counts_ += weight_of_tokens(X.indices, X.indptr, weight, n_entries)
@@ -137,7 +139,8 @@ class ModelPart:
         """Write the trained arrays to the model. Signals must be held back by the caller."""
         for of_model, of_part in self._whole:
             of_model[...] = of_part
-        self._backend.put_rows(self._copies)
+        for table, rows, copied in self._copies:
+            table[rows] = copied
         self._model._target_sums = self.estimator._target_sums
 
 

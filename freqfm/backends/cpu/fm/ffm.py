@@ -18,7 +18,6 @@ import numpy as np
 
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import prefetch_row
-from freqfm._numba.vectors import multiply_four
 from freqfm.backends.cpu.fm.batch import (
     Scratch,
     differentiate,
@@ -38,8 +37,7 @@ from freqfm.formulas.steps import (
     step_row,
 )
 
-_ZERO, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
-_THREE, _FOUR = np.uint64(3), np.uint64(4)
+_ZERO, _ONE, _TWO, _THREE = (np.uint64(n) for n in range(4))
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 
 # How many entries and tokens ahead vectors are prefetched.
@@ -124,13 +122,9 @@ def _dot(a, i, b, j, n):
 @inlined
 def _spread(x, vectors, begin, n, width, to, side, sums):
     """Write x times ``n`` vectors that stand side by side, each ``side`` numbers after the last."""
-    if width == _FOUR:
-        for b in range(n):
-            multiply_four(x, vectors, begin + b * _FOUR, sums, to + b * side)
-    else:
-        for b in range(n):
-            for f in range(width):
-                sums[to + b * side + f] = x * vectors[begin + b * width + f]
+    for b in range(n):
+        for f in range(width):
+            sums[to + b * side + f] = x * vectors[begin + b * width + f]
 
 
 @inlined

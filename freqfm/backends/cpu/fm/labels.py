@@ -1,10 +1,9 @@
-"""Labels of the distinct tokens among the entries of some rows, and the tables' rows of these."""
+"""Labels of the distinct tokens among the entries of some rows."""
 
 import numpy as np
 
 from freqfm._numba.instructions import count_bits
 from freqfm._numba.jit import inlined, kernel
-from freqfm._numba.prefetch import prefetch_row
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
@@ -14,9 +13,6 @@ _WORD_BITS, _IN_WORD = np.uint64(6), np.uint64(63)
 #: With more features for each entry, sorting the entries takes less time than a bit for each
 #: feature.
 MOST_FEATURES_PER_ENTRY = 1 << 12
-
-# How many rows of tables ahead one is prefetched.
-_AHEAD = np.uint64(32)
 
 
 @inlined
@@ -63,42 +59,3 @@ def label_tokens(indices, n_features):
     counts = np.zeros(most, dtype=np.int32)
     n = _label(indices, bits, ranks, tokens, labels, counts)
     return tokens[:n].copy(), labels, counts[:n]
-
-
-@inlined
-def _prefetch_ahead(table, rows, t):
-    prefetch_row(table, rows[min(t + _AHEAD, np.uint64(rows.shape[0]) - _ONE)])
-
-
-@kernel
-def _take(table, rows, taken):
-    for t in range(np.uint64(rows.shape[0])):
-        _prefetch_ahead(table, rows, t)
-        k = np.uint64(rows[t])
-        for f in range(table.shape[1]):
-            taken[t, f] = table[k, f]
-
-
-@kernel
-def _put(table, rows, values):
-    for t in range(np.uint64(rows.shape[0])):
-        _prefetch_ahead(table, rows, t)
-        k = np.uint64(rows[t])
-        for f in range(table.shape[1]):
-            table[k, f] = values[t, f]
-
-
-def take_rows(copies):
-    """Copy some rows of tables, see ``Backend``."""
-    _copy(_take, copies)
-
-
-def put_rows(copies):
-    """Copy rows back to tables, see ``Backend``."""
-    _copy(_put, copies)
-
-
-def _copy(kernel, copies):
-    # The kernels are compiled for tables of 32-bit numbers.
-    for table, rows, part in copies:
-        kernel(table.view(np.float32), rows, part.view(np.float32))
