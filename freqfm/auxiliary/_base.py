@@ -18,6 +18,7 @@ class TermEpoch(NamedTuple):
     user_vectors: np.ndarray  #: of all users, (n_users, d), float32
     item_vectors: np.ndarray  #: of all items, (n_items, d), float32
     backbone: object  #: what computes the vectors, bound to ``X``
+    tables: dict  #: that the backbone computes them from, by its names
     n_threads: int  #: how many threads may be used; results must not depend on it
 
 
@@ -82,6 +83,9 @@ class AuxiliaryTerm(Component):
 
     *Threads*: NumPy's products run on one thread within these calls.
     """
+
+    #: Whether the term needs a backbone whose vectors depend on ``bind``'s interactions.
+    needs_graph = False
 
     def check_backbone(self, backbone):
         """Raise a ValueError if the term cannot be used with a backbone; the default never does.

@@ -49,6 +49,26 @@ def info_nce(queries, keys, own, temperature):
     return total / len(queries), *gradients
 
 
+def info_nce_of_views(batch, users, items, weight, temperature):
+    """Return the InfoNCE of two views, over users and positive items of a batch, and gradients.
+
+    Parameters
+    ----------
+    batch : TermBatch
+    users, items : ndarray of shape (2, n_rows, d)
+        Two views of the vectors of the batch.
+    weight, temperature : float
+    """
+    total, gradients = 0.0, [np.zeros_like(views) for views in (users, items)]
+    places = np.arange(len(batch.users)), batch.positive_items
+    for views, rows, gradient in zip((users, items), places, gradients, strict=True):
+        value, *found = info_nce(*views[:, rows], np.arange(len(rows)), temperature)
+        total += weight * value
+        for of_view, by_rows in zip(gradient, found, strict=True):
+            of_view[rows] = weight * by_rows
+    return total, *gradients
+
+
 def _normalised(vectors):
     """Return vectors at unit length, and their lengths; those of length zero stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm._components import NON_NEGATIVE, POSITIVE
 from freqfm.auxiliary._base import AuxiliaryTerm
-from freqfm.auxiliary._contrast import info_nce
+from freqfm.auxiliary._contrast import info_nce_of_views
 
 
 class SimGCL(AuxiliaryTerm):
@@ -42,7 +42,7 @@ class SimGCL(AuxiliaryTerm):
     >>> from freqfm.auxiliary import SimGCL
     >>> from freqfm.backbones import LightGCN
     >>> from freqfm.datasets import make_interactions
-    >>> X = make_interactions(200, 100, random_state=0)
+    >>> X = make_interactions(200, 100, 4000, random_state=0)
     >>> backbone = LightGCN(propagate="batch")
     >>> model = MFRecommender(16, backbone=backbone, loss="bpr", auxiliary=SimGCL(), max_iter=2)
     >>> model.fit(X).item_factors_.shape
@@ -62,15 +62,13 @@ class SimGCL(AuxiliaryTerm):
 
     def value_and_gradients(self, batch):
         """Return the contrast of a batch, see :class:`AuxiliaryTerm`."""
-        places, items = batch.positive_items, np.zeros_like(batch.item_vectors)
-        user_value, users = self._contrast(batch.user_vectors, batch.generator)
-        item_value, items[places] = self._contrast(batch.item_vectors[places], batch.generator)
-        return self.weight * (user_value + item_value), self.weight * users, self.weight * items
+        users, items = (self._noisy(of, batch.generator) for of in batch.both_vectors)
+        value, *by_views = info_nce_of_views(batch, users, items, self.weight, self.temperature)
+        return value, *(of_side.sum(axis=0) for of_side in by_views)
 
-    def _contrast(self, vectors, generator):
-        views = [vectors + self._noise(vectors, generator) for _ in range(2)]
-        value, *gradients = info_nce(*views, np.arange(len(vectors)), self.temperature)
-        return value, sum(gradients)
+    def _noisy(self, vectors, generator):
+        """Return two views of vectors."""
+        return np.stack([vectors + self._noise(vectors, generator) for _ in range(2)])
 
     def _noise(self, vectors, generator):
         noise = generator.random(vectors.shape, dtype=np.float32)

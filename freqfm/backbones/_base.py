@@ -31,6 +31,8 @@ class Backbone(Component):
     # Their changes are added to the tables at its end, and ``forward`` computes them again;
     # ``backward`` is not called. Tables are "user_factors" and "item_factors", as long as vectors.
     _changes_by_epoch = False
+    # Whether vectors depend on the interactions that ``bind`` has got.
+    _propagates = False
     # Whether rows of X are queries, users in a context, rather than users; see ``Context``.
     _has_context = False
     # Whether tables hardly learn from steps in proportion to their gradients, as with SGD.
@@ -252,15 +254,38 @@ def forward(backbone, tables, users, items, user_vectors, item_vectors):
     ValueError
         If the backbone returns arrays of another shape or type.
     """
-    found = backbone.forward(tables, users, items)
+    outs = user_vectors, item_vectors
+    *vectors, context = compute(backbone, tables, (users, items), user_vectors.shape[1])
+    for values, rows, out in zip(vectors, (users, items), outs, strict=True):
+        out[rows] = values
+    return context
+
+
+def compute(backbone, tables, rows, width):
+    """Return the vectors of some users and of some items, float32, and the context.
+
+    Parameters
+    ----------
+    backbone : Backbone
+    tables : dict of str to ndarray
+    rows : tuple of ndarray of int
+        Users and items.
+    width : int
+        Of the vectors.
+
+    Raises
+    ------
+    ValueError
+        If the backbone returns arrays of another shape or type.
+    """
+    found = backbone.forward(tables, *rows)
     call = f"forward of {type(backbone).__name__}"
     if not isinstance(found, tuple) or len(found) != 3:
         raise ValueError(f"{call} must return vectors of users and of items, and a context.")
     *vectors, context = found
-    sides = ("users", users, user_vectors), ("items", items, item_vectors)
-    for values, (side, rows, out) in zip(vectors, sides, strict=True):
-        out[rows] = _numbers(call, side, values, (len(rows), out.shape[1]))
-    return context
+    sides = zip(vectors, ("users", "items"), rows, strict=True)
+    checked = (_numbers(call, side, values, (len(of), width)) for values, side, of in sides)
+    return *checked, context
 
 
 def forward_all(backbone, tables, user_vectors, item_vectors):

@@ -81,6 +81,8 @@ class LightGCN(Backbone):
         self.n_layers = n_layers
         self.propagate = propagate
 
+    _propagates = True
+
     @property
     def is_linear(self):
         """Whether vectors are the rows of the tables, see :class:`Backbone`."""

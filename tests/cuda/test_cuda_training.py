@@ -278,8 +278,9 @@ def test_backbones_run_on_the_cpu(fit_on):
         sparse.csr_array(generator.normal(size=(n, 5)).astype(np.float32)) for n in (16, 12)
     ]
     model = small(backbone=Features(*features))
-    with pytest.raises(CPUOnlyError, match="backbones are trained on the CPU only"):
-        fit_on(on_gpu(), model)
+    for refused in (model, small(auxiliary="simgcl")):
+        with pytest.raises(CPUOnlyError, match="auxiliary terms are trained on the CPU only"):
+            fit_on(on_gpu(), refused)
     found = model.set_params(device="auto").fit(histories())
     expected = clone(model).set_params(device="cpu").fit(histories())
     assert_array_equal(found.item_factors_, expected.item_factors_)

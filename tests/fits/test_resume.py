@@ -35,6 +35,7 @@ from freqfm import (
     RaFMClassifier,
     RaFMRegressor,
 )
+from freqfm.auxiliary import NCL
 from freqfm.backbones import Features, LightGCN
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.callbacks import _storage as storage
@@ -77,6 +78,9 @@ MODELS = {
         optimizer="cf_sgd",
     ),
     "mf_mlp": MFRecommender(**MF, backbone="mlp", loss="bpr", negative_sampler="aobpr"),
+    "mf_auxiliary": MFRecommender(
+        **MF, backbone=LightGCN(propagate="batch"), auxiliary=["sgl", NCL(n_clusters=3)], loss="bpr"
+    ),
     "mf_slatk": MFRecommender(**MF, loss=SLatK(k=3, refresh=3)),
     "mf_midx": MFRecommender(
         **MF, loss=Softmax(include_positive=True), negative_sampler=MIDX(refresh=2)

@@ -8,7 +8,7 @@ from freqfm._messages import shown
 from freqfm._threads import single_threaded_blas
 from freqfm._warnings import warn_once
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm, TermEpoch
-from freqfm.backbones._base import backward, forward
+from freqfm.backbones._base import backward, compute
 from freqfm.backbones._derivatives import mismatch
 
 # The random streams of terms, beside those of ``MFTrainer``.
@@ -43,6 +43,13 @@ def resolve_terms(given, backbone):
             f"backbone={type(backbone).__name__}(propagate='batch')."
         )
     for term in terms:
+        # A user's backbone may propagate as well.
+        propagates = backbone._propagates or "bind" in set_by_user(backbone)
+        if term.needs_graph and (backbone.is_linear or not propagates):
+            raise ValueError(
+                f"auxiliary={shown(given)} needs a backbone that propagates along interactions; "
+                f"set backbone=LightGCN(propagate='batch'), got {type(backbone).__name__}."
+            )
         term.check_backbone(backbone)
     return terms
 
@@ -79,6 +86,7 @@ class AuxiliaryTerms:
                 self._X,
                 *self._vectors.values(),
                 self._backbone,
+                self._tables,
                 self._n_threads,
             )
             with single_threaded_blas():
@@ -120,7 +128,9 @@ class AuxiliaryTerms:
                 for sum_of_terms, gradient in zip(of_vectors, found, strict=True):
                     sum_of_terms += gradient
             for view, context, *of_view in zip(self._views[number], contexts, *found, strict=False):
-                of_tables.append(backward(view, self._tables, context, *of_view))
+                by_name = backward(view, self._tables, context, *of_view)
+                # Views of one graph may return the same memory.
+                of_tables.append({n: (rows, of.copy()) for n, (rows, of) in by_name.items()})
         return total, of_vectors, of_tables
 
     def _of_term(self, number, batch):
@@ -135,17 +145,10 @@ class AuxiliaryTerms:
         views = self._views[number]
         if not views:
             return batch, []
-        stacked = [
-            np.zeros((len(views), *vectors.shape), dtype=np.float32)
-            for vectors in self._vectors.values()
-        ]
-        rows = batch.users, batch.items
-        contexts = [
-            forward(view, self._tables, *rows, *of_view)
-            for view, *of_view in zip(views, *stacked, strict=True)
-        ]
-        users, items = (of[:, rows] for of, rows in zip(stacked, rows, strict=True))
-        return batch._replace(user_vectors=users, item_vectors=items), contexts
+        rows, width = (batch.users, batch.items), batch.user_vectors.shape[1]
+        found = (compute(view, self._tables, rows, width) for view in views)
+        users, items, contexts = zip(*found, strict=True)
+        return batch._replace(user_vectors=np.stack(users), item_vectors=np.stack(items)), contexts
 
 
 def _checked(term, batch):
