@@ -1,12 +1,15 @@
-"""Components as a user would write them: losses and optimizers with custom formulas."""
+"""Components as a user would write them: losses, optimizers and a sampler with formulas."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
+from freqfm.formulas.sampling_laws import dot_with_row, find_in_sums, random_number
 from freqfm.losses import Loss, PairwiseLoss
 from freqfm.optimizers import FASGD, Optimizer
+from freqfm.samplers import QuerySampler
 
 
 class Hinge(Loss):
@@ -137,3 +140,37 @@ class CustomAdam(Optimizer):
         square = 0.999 * square + 0.001 * gradient * gradient
         root = math.sqrt(square / (1 - 0.999**number))
         return parameter - rate * mean / (1 - 0.9**number) / (root + 1e-8), mean, square
+
+
+class PositivePart(NamedTuple):
+    """Items in proportion to max(<q, v_i>, 0) + 1."""
+
+    n_items: int
+    vectors: np.ndarray
+
+    @staticmethod
+    def prepare(proposal, query, numbers, sums):
+        total = 0.0
+        for i in range(proposal.n_items):
+            total += max(dot_with_row(query, proposal.vectors, i), np.float32(0)) + 1
+            sums[i] = total
+
+    @staticmethod
+    def draw(proposal, query, key, ids, log_q, numbers, sums):
+        n = proposal.n_items
+        for j in range(ids.shape[0]):
+            i = find_in_sums(sums, 0, n, random_number(key, j) * sums[n - 1])
+            weight = max(dot_with_row(query, proposal.vectors, i), np.float32(0)) + 1
+            ids[j] = i
+            log_q[j] = math.log(weight * n / sums[n - 1])
+
+    def scratch(self):
+        return 0, self.n_items
+
+
+class Rectified(QuerySampler):
+    def __init__(self, corrected=True):
+        self.corrected = corrected
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        return PositivePart(len(vectors), vectors)

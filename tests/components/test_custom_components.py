@@ -4,7 +4,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from custom_components import CustomSGD, CustomSquaredError, Hinge, HingeOfPairs
+from custom_components import (
+    CustomSGD,
+    CustomSquaredError,
+    Hinge,
+    HingeOfPairs,
+    PositivePart,
+    Rectified,
+)
 from helpers import each
 from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
@@ -16,7 +23,6 @@ from freqfm._warnings import warn_once
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import dot_with_row, find_in_sums, random_number
 from freqfm.initializers import Initializer
 from freqfm.losses import (
     BPR,
@@ -564,40 +570,6 @@ def test_a_sampler_of_queries_is_refreshed_in_each_epoch(cls):
     if cls is MFRecommender:
         assert_array_equal(own.item_factors_, shipped.item_factors_)
     assert np.isfinite(own.item_factors_).all()
-
-
-class PositivePart(NamedTuple):
-    """Items in proportion to max(<q, v_i>, 0) + 1."""
-
-    n_items: int
-    vectors: np.ndarray
-
-    @staticmethod
-    def prepare(proposal, query, numbers, sums):
-        total = 0.0
-        for i in range(proposal.n_items):
-            total += max(dot_with_row(query, proposal.vectors, i), np.float32(0)) + 1
-            sums[i] = total
-
-    @staticmethod
-    def draw(proposal, query, key, ids, log_q, numbers, sums):
-        n = proposal.n_items
-        for j in range(ids.shape[0]):
-            i = find_in_sums(sums, 0, n, random_number(key, j) * sums[n - 1])
-            weight = max(dot_with_row(query, proposal.vectors, i), np.float32(0)) + 1
-            ids[j] = i
-            log_q[j] = np.log(weight * n / sums[n - 1])
-
-    def scratch(self):
-        return 0, self.n_items
-
-
-class Rectified(QuerySampler):
-    def __init__(self, corrected=True):
-        self.corrected = corrected
-
-    def proposal(self, counts, vectors, seed, previous=None):
-        return PositivePart(len(vectors), vectors)
 
 
 def test_draws_follow_the_formulas_of_a_users_sampler():

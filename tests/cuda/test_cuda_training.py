@@ -3,7 +3,7 @@
 import emulated_gpu
 import numpy as np
 import pytest
-from custom_components import CustomAdagrad, CustomBPR
+from custom_components import CustomAdagrad, CustomBPR, Rectified
 from emulated_gpu import EmulatedDevice
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend import NumpyBackend
@@ -34,10 +34,6 @@ pytestmark = pytest.mark.slow  # compiles or emulates many combinations
 # Relative to the largest number of an array. Adam turns the sign of a gradient near zero, which
 # float32 does not know, into a whole step.
 TOLERANCE = 5e-4
-
-SAMPLERS_OF_GPU = [
-    "uniform", "popularity", "in_batch", "full", "midx_uniform", "midx_popularity",
-]  # fmt: skip
 
 
 @pytest.fixture
@@ -78,7 +74,7 @@ def assert_agree(fit_on, model):
 @pytest.mark.parametrize(
     "case",
     covering(
-        sampler=[*SAMPLERS_OF_GPU, Uniform(shared=False)],
+        sampler=[*SAMPLERS, Uniform(shared=False)],
         optimizer=["sgd", "adam", "dense adam"],
         loss=[BSL(1.2), Softmax(include_positive=True), Softmax()],
         comparison=[
@@ -129,7 +125,7 @@ def autoencoder(sampler, optimizer="adam", decay=(0.0, "full"), **params):
 @pytest.mark.parametrize(
     "case",
     covering(
-        sampler=["full", "midx_uniform", "midx_popularity"],
+        sampler=VAE_SAMPLERS,
         optimizer=[VAE_STEPS[name] for name in ("sgd", "rowwise_adagrad", "dense adam")],
         similarity=["cosine", "dot"],
         temperature=[None, "learned"],
@@ -148,12 +144,14 @@ ONE_EACH = {
     "dot products": {"loss": "softmax", "similarity": "dot"},
     "full": {"loss": "bsl", "negative_sampler": "full", "n_negatives": None},
     "midx": {"loss": "softmax", "negative_sampler": "midx_popularity"},
+    "kernel": {"loss": Softmax(include_positive=True), "negative_sampler": "kernel"},
     "bpr": {"loss": "bpr", "n_negatives": 2},
     "directau": {"loss": "directau", "n_negatives": None},
     "mawu": {"loss": "mawu", "n_negatives": None},
     "no margins": {"loss": MAWU(0.5, 0.5, margins=False), "n_negatives": None},
     "autoencoder": {"autoencoder": True, "sampler": "full"},
     "autoencoder, midx": {"autoencoder": True, "sampler": "midx_popularity"},
+    "autoencoder, uniform": {"autoencoder": True, "sampler": "uniform"},
 }
 
 
@@ -234,24 +232,16 @@ def test_formulas_of_users_agree(fit_on, own):
     assert_agree(fit_on, small(**own))
 
 
-CPU_ONLY = [name for name in SAMPLERS if name not in SAMPLERS_OF_GPU]
-
-
-@pytest.mark.parametrize("sampler", CPU_ONLY)
-def test_samplers_of_the_cpu_are_named(fit_on, sampler):
-    model = small(negative_sampler=sampler)
-    with pytest.raises(CPUOnlyError, match=f"sampler '{sampler}' runs on the CPU only; set device"):
-        fit_on(on_gpu(), model)
-    model.set_params(device="auto").fit(histories())
-    assert model.n_iter_ == 1
-
-
-@pytest.mark.parametrize("sampler", [name for name in VAE_SAMPLERS if name in CPU_ONLY])
-def test_samplers_of_the_cpu_are_named_for_autoencoders(fit_on, sampler):
-    model = autoencoder(sampler)
-    with pytest.raises(CPUOnlyError, match=f"sampler '{sampler}' runs on the CPU only; set device"):
-        fit_on(on_gpu(), model)
-    assert model.set_params(device="auto").fit(histories()).n_iter_ == model.max_iter
+@pytest.mark.parametrize("size", [3, 16])
+@pytest.mark.parametrize("include_positive", [True, False])
+def test_a_distribution_of_users_is_drawn_from_as_on_the_cpu(fit_on, include_positive, size):
+    loss = Softmax(include_positive=include_positive)
+    model = small(loss=loss, negative_sampler=Rectified(), optimizer=SGD(0.1), batch_size=8)
+    found, expected = (
+        learned(fit_on(backend, model)) for backend in (on_gpu(size), backends.get("cpu"))
+    )
+    for name, array in expected.items():
+        assert_allclose(found[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("loss", ["psl", "slatk", "warp"])

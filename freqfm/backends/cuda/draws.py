@@ -1,7 +1,8 @@
-"""Negatives drawn for queries from cells of items, see ``formulas.cells``.
+"""Negatives drawn for queries, on a device.
 
-A group draws for a query. The weights of cells are added as integers, whose sums do not depend on
-an order.
+A group draws for a query. From cells of items, see ``formulas.cells``, all of its lanes do: weights
+of cells are added as integers, whose sums do not depend on an order. From other distributions one
+lane draws, by the formulas that draw on a CPU, see ``formulas.sampling_laws``.
 """
 
 import math
@@ -11,8 +12,9 @@ import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.groups import group_max, last_of_lanes, prefix_sum, synchronize_group
-from freqfm.formulas.cells import cell_logit
+from freqfm.formulas.cells import Cells, cell_logit
 from freqfm.formulas.rng import random_bits, uniform
+from freqfm.formulas.sampling_laws import draw_negatives, draws_from, log_q_of, prepare_query
 from freqfm.formulas.search import first_above
 from freqfm.formulas.special import exp_of_minus
 
@@ -38,16 +40,29 @@ class DeviceCells(NamedTuple):
 
 
 class DrawScratch(NamedTuple):
-    """Working memory for R queries, and their draws."""
+    """Working memory for R queries, and their draws.
 
-    numbers: np.ndarray  #: (R, n_codewords + n_cells), float32, scores of codewords, then of cells
-    sums: np.ndarray  #: (R, n_cells), int64, weights of cells up to each
+    That of a distribution's formulas is as on a CPU.
+    """
+
+    #: (R, ...), float32; with cells n_codewords + n_cells, scores of codewords, then of cells.
+    numbers: np.ndarray
+    #: (R, ...), float64; with cells n_cells, int64, weights of cells up to each.
+    sums: np.ndarray
     ids: np.ndarray  #: (R, n), int32
     log_q: np.ndarray  #: (R, n), float32
 
 
-def cells_on(device, proposal):
-    """Return a proposal of cells on a device."""
+def has_cells(proposal):
+    """Return whether all lanes of a group draw from a proposal."""
+    return type(proposal) is Cells
+
+
+def proposal_on(device, proposal):
+    """Return a proposal with its arrays on a device."""
+    if not has_cells(proposal):
+        arrays = {k: v for k, v in proposal._asdict().items() if isinstance(v, np.ndarray)}
+        return proposal._replace(**{k: device.to_device(v) for k, v in arrays.items()})
     proposal = proposal._replace(cell_starts=proposal.cell_starts.astype(np.int32))
     arrays = (device.to_device(getattr(proposal, name)) for name in DeviceCells._fields[:-1])
     return DeviceCells(*arrays, np.float32(math.log(proposal.n_items)))
@@ -55,13 +70,17 @@ def cells_on(device, proposal):
 
 def draw_scratch(device, proposal, n_queries, n, last=None):
     """Return DrawScratch for at most ``n_queries``; that of the last proposal if it fits."""
-    n_cells = len(proposal.cell_codes)
-    width = len(proposal.codewords) + n_cells
-    if last is not None and last.numbers.shape[1] == width and last.sums.shape[1] == n_cells:
+    if has_cells(proposal):
+        n_sums, kind = len(proposal.cell_codes), np.int64
+        n_numbers = len(proposal.codewords) + n_sums
+    else:
+        draws, kind = draws_from(proposal, 1), np.float64
+        n_numbers, n_sums = draws.numbers.shape[1], draws.sums.shape[1]
+    if last is not None and (last.numbers.shape[1], last.sums.shape[1]) == (n_numbers, n_sums):
         return last
     return DrawScratch(
-        device.empty((n_queries, width), np.float32),
-        device.empty((n_queries, n_cells), np.int64),
+        device.empty((n_queries, n_numbers), np.float32),
+        device.empty((n_queries, n_sums), kind),
         device.empty((n_queries, n), np.int32),
         device.empty((n_queries, n), np.float32),
     )
@@ -122,7 +141,6 @@ def draw_from_cells(group, cells, queries, r, key, scratch):
     They and their corrections go to row ``r`` of the scratch. Returns the numbers that
     ``log_q_of_item`` needs.
     """
-    synchronize_group(group)
     numbers, sums = scratch.numbers[r], scratch.sums[r]
     largest = _score_cells(group, cells, queries, r, numbers)
     total = _sum_weights(group, largest, numbers, cells.codewords.shape[0], sums)
@@ -145,3 +163,17 @@ def draw_from_cells(group, cells, queries, r, key, scratch):
             log_q += np.int32(cells.aliases[at, 3 + other]).view(np.float32)
         scratch.log_q[r, j] = log_q
     return log_total
+
+
+@inlined
+def draw_by_formulas(proposal, queries, r, key, scratch):
+    """Draw items for query ``r``, by one lane; they and their corrections go to the scratch."""
+    query, numbers, sums = queries[r], scratch.numbers[r], scratch.sums[r]
+    prepare_query(proposal, query, numbers, sums)
+    draw_negatives(proposal, query, key, scratch.ids[r], scratch.log_q[r], numbers, sums)
+
+
+@inlined
+def log_q_by_formulas(proposal, queries, r, k, scratch):
+    """Return log(n_items Q(k | query r)), after the draws for the query."""
+    return log_q_of(proposal, queries[r], k, scratch.numbers[r], scratch.sums[r])

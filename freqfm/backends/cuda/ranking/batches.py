@@ -286,7 +286,8 @@ class Launch(NamedTuple):
     tables: object  #: DeviceTables
     users: Side
     list_items: object  #: returns the Side of the items, given lists of negatives
-    run: object  #: runs phases, given their arguments, for each panel of each batch
+    #: Runs phases, given their arguments and further formulas, for each panel of each batch.
+    run: object
     proposal: object  #: the proposal that negatives are drawn from, or None
     negatives: np.ndarray  #: lists of negatives, if they are drawn before
 
@@ -294,9 +295,9 @@ class Launch(NamedTuple):
         """Return the RankingArgs of a kind of loss."""
         return RankingArgs(self.data, self.call, loss, self.users, items, self.tables.step, scratch)
 
-    def train(self, phases, args, catch_up=CATCH_UP):
+    def train(self, phases, args, catch_up=CATCH_UP, formulas=None):
         """Run phases, after rows have caught up on what they have missed."""
-        self.run(phases if self.tables.idle else catch_up + phases, args)
+        self.run(phases if self.tables.idle else catch_up + phases, args, formulas)
 
 
 class Family:

@@ -24,12 +24,14 @@ from freqfm.backends.cuda.columns import (
     write,
 )
 from freqfm.backends.cuda.draws import (
-    DeviceCells,
     DrawScratch,
-    cells_on,
+    draw_by_formulas,
     draw_from_cells,
     draw_scratch,
+    has_cells,
+    log_q_by_formulas,
     log_q_of_item,
+    proposal_on,
 )
 from freqfm.backends.cuda.groups import group_max, group_sum, synchronize_group
 from freqfm.backends.cuda.products import (
@@ -70,7 +72,7 @@ from freqfm.formulas.codes import (
 )
 from freqfm.formulas.losses import softmax_with_positive
 from freqfm.formulas.rng import hash64
-from freqfm.formulas.sampling_laws import DRAWS
+from freqfm.formulas.sampling_laws import DRAWS, formulas_of
 from freqfm.formulas.special import exp_of_minus
 
 #: So many scores of a row are the work of a group.
@@ -529,7 +531,7 @@ class DrawArgs(NamedTuple):
     """The arguments of drawing negatives."""
 
     ranking: RankingArgs
-    cells: DeviceCells
+    proposal: NamedTuple  #: DeviceCells, or another proposal with its arrays on the device
     drawn: DrawScratch
 
 
@@ -540,26 +542,50 @@ def catch_up_drawing(group, s, args):
 
 
 @inlined
-def draw(group, s, args):
+def _write_query(group, r, ranking, batch):
+    """Write the query of row ``r`` to the scaled vectors; return the random stream of its draws."""
+    call, queries = ranking.call, ranking.scratch.scaled
+    u, key = ranking.data.row_users[batch.first_row + r], key_of(ranking.data, batch, r)
+    gather_dropped_row(
+        group, ranking.users.table.weights, u, call.cosine, call.dropout, key, queries, r
+    )
+    for f in range(group.lane, queries.shape[1], group.n_lanes):
+        queries[r, f] *= call.inverse_temperatures[u, 1]
+    synchronize_group(group)
+    return key if call.queries_given else hash64(key ^ DRAWS)
+
+
+@inlined
+def draw_of_cells(group, s, args):
     """Draw a list of negatives for each row of a batch, by the logits of its user."""
-    call, data, scratch = args.ranking.call, args.ranking.data, args.ranking.scratch
-    batch = batch_of(data, call, s)
+    ranking, drawn, cells = args.ranking, args.drawn, args.proposal
+    data, scratch = ranking.data, ranking.scratch
+    batch = batch_of(data, ranking.call, s)
     for r in range(group.rank, batch.n_rows, group.size):
-        row, key = batch.first_row + r, key_of(data, batch, r)
-        u, queries, drawing = data.row_users[row], scratch.scaled, hash64(key ^ DRAWS)
-        if call.queries_given:
-            drawing = key
-        gather_dropped_row(
-            group, args.ranking.users.table.weights, u, call.cosine, call.dropout, key, queries, r
-        )
-        for f in range(group.lane, queries.shape[1], group.n_lanes):
-            queries[r, f] *= call.inverse_temperatures[u, 1]
-        log_total = draw_from_cells(group, args.cells, queries, r, drawing, args.drawn)
-        if args.ranking.loss.include_positive:
+        key, row = _write_query(group, r, ranking, batch), batch.first_row + r
+        log_total = draw_from_cells(group, cells, scratch.scaled, r, key, drawn)
+        if ranking.loss.include_positive:
             first, last = data.row_starts[row], data.row_starts[row + 1]
             for p in range(first + group.lane, last, group.n_lanes):
-                log_q = log_q_of_item(args.cells, data.items[p], args.drawn.numbers[r], log_total)
+                log_q = log_q_of_item(cells, data.items[p], drawn.numbers[r], log_total)
                 scratch.positive_corrections[p - batch.first_pair] = log_q
+
+
+@inlined
+def draw(group, s, args):
+    """Draw as ``draw_of_cells`` does, by the formulas of a distribution; one lane computes them."""
+    ranking, drawn = args.ranking, args.drawn
+    data, scratch = ranking.data, ranking.scratch
+    batch = batch_of(data, ranking.call, s)
+    for r in range(group.rank, batch.n_rows, group.size):
+        key, row = _write_query(group, r, ranking, batch), batch.first_row + r
+        if group.lane == 0:
+            draw_by_formulas(args.proposal, scratch.scaled, r, key, drawn)
+            if ranking.loss.include_positive:
+                for p in range(data.row_starts[row], data.row_starts[row + 1]):
+                    scratch.positive_corrections[p - batch.first_pair] = log_q_by_formulas(
+                        args.proposal, scratch.scaled, r, data.items[p], drawn
+                    )
 
 
 SHARED = (
@@ -574,7 +600,7 @@ SHARED = (
     move_rows,
 )
 LISTS = (learn_lists, move_rows)
-DRAW = (draw,)
+DRAW_OF_CELLS, DRAW = (draw_of_cells,), (draw,)
 CATCH_UP_USERS = (catch_up_drawing,)
 
 
@@ -640,11 +666,12 @@ class SoftmaxFamily(Family):
         if self._corrections is not None and self._proposal is proposal:
             return
         device, self._proposal = self._device, proposal
-        log_q = np.zeros(0, dtype=np.float32) if proposal is None else proposal.log_q
+        static = proposal is not None and not self._is_drawn
+        log_q = proposal.log_q if static else np.zeros(0, dtype=np.float32)
         self._corrected = self._problem.corrected if self._is_drawn else len(log_q) > 0
         self._corrections = device.to_device(log_q)
         if self._is_drawn:
-            self._cells, m = cells_on(device, proposal), self._problem.n_negatives
+            self._on_device, m = proposal_on(device, proposal), self._problem.n_negatives
             self._drawn = draw_scratch(device, proposal, self._n_rows, m, self._drawn)
 
     def run(self, launch):
@@ -655,7 +682,11 @@ class SoftmaxFamily(Family):
             scratch = scratch._replace(corrections=self._drawn.log_q)
             negatives = self._drawn.ids
             args = launch.args(self._softmax(negatives), launch.users, scratch)
-            launch.train(DRAW, DrawArgs(args, self._cells, self._drawn), CATCH_UP_USERS)
+            args, proposal = DrawArgs(args, self._on_device, self._drawn), launch.proposal
+            if has_cells(proposal):
+                launch.train(DRAW_OF_CELLS, args, CATCH_UP_USERS)
+            else:
+                launch.train(DRAW, args, CATCH_UP_USERS, formulas_of(proposal))
         args = launch.args(self._softmax(negatives), launch.list_items(negatives), scratch)
         launch.train(LISTS if self._separate else SHARED, args)
 

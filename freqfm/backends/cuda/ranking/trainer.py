@@ -24,7 +24,6 @@ from freqfm.backends.cuda.ranking.pairwise import PairwiseFamily
 from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
 from freqfm.backends.cuda.tables import Dropout
 from freqfm.formulas import codes
-from freqfm.formulas.cells import Cells
 from freqfm.formulas.losses import ends_draws, log_surrogate, weight_of_positive
 from freqfm.formulas.rng import stream_key
 
@@ -149,9 +148,9 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
             self._tables[table], self._on_device, int(first), sizes, negatives
         )
 
-    def _run(self, span, phases, args):
+    def _run(self, span, phases, args, formulas):
         """Run phases for each panel of each batch of a span."""
-        n, formulas = self._family.n_panels, self._problem.formulas
+        n, formulas = self._family.n_panels, {**self._problem.formulas, **(formulas or {})}
         steps = span[0] * n, span[1] * n
         self.device.run(phases, args, 32, self._n_occurrences, steps, formulas)
 
@@ -184,5 +183,5 @@ def _refuse(problem):
     if {log_surrogate, weight_of_positive, ends_draws} & problem.formulas.keys():
         raise CPUOnlyError(f"the losses PSL, SL@K and WARP run on the CPU only; {advice}")
     drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
-    if drawn and (problem.proposal_type is not Cells or problem.family != "softmax"):
+    if drawn and problem.family != "softmax":
         raise CPUOnlyError(f"sampler {problem.sampler} runs on the CPU only; {advice}")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from freqfm._numba.jit import as_python
-from freqfm.backends.base import CPUOnlyError, RankingProblem
+from freqfm.backends.base import RankingProblem
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.memory import DeviceTrainer
 from freqfm.backends.cuda.ranking.batches import (
@@ -20,7 +20,6 @@ from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
 from freqfm.backends.cuda.sorting import KeySort
 from freqfm.backends.cuda.tables import Dropout, Side
 from freqfm.backends.cuda.vae.layers import CATCH_UP, MOVE_ALL, MOVE_LISTED, Moved
-from freqfm.formulas.cells import Cells
 from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_FULL
 from freqfm.formulas.rng import key_of
 
@@ -38,19 +37,9 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
     ----------
     device : Device
     problem : AutoencoderProblem
-
-    Raises
-    ------
-    CPUOnlyError
-        If a part of the problem runs on the CPU only.
     """
 
     def __init__(self, device, problem):
-        if problem.n_draws and problem.proposal_type is not Cells:
-            raise CPUOnlyError(
-                f"sampler {problem.sampler} runs on the CPU only; set device='cpu', or "
-                f"device='auto'."
-            )
         super().__init__(device)
         self._problem = problem
         self._tables = DeviceTables(self, problem.rule, problem.formulas)
@@ -99,8 +88,9 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         self._n_occurrences = n_pairs + family.n_listed
         self._item_lists = ItemLists(device, n_items, width, self._n_occurrences, family.lists_code)
 
-    def _run(self, phases, args, n_groups, span=(0, 1)):
-        self.device.run(phases, args, 32, n_groups, span, self._problem.formulas)
+    def _run(self, phases, args, n_groups, span=(0, 1), formulas=None):
+        formulas = {**self._problem.formulas, **(formulas or {})}
+        self.device.run(phases, args, 32, n_groups, span, formulas)
 
     def _moved(self, side, step, sources, mean):
         number = int(step - self._first_step)
@@ -163,7 +153,9 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
             self._tables,
             self._tables.nothing._replace(table=users),
             lambda negatives: self._item_lists.side(self._items, data, 0, sizes, negatives, n_seen),
-            lambda phases, args: self._run(phases, args, self._n_occurrences, (0, n_panels)),
+            lambda phases, args, formulas: self._run(
+                phases, args, self._n_occurrences, (0, n_panels), formulas
+            ),
             self._proposal,
             self._no_lists,
         )
