@@ -28,6 +28,7 @@ from freqfm import (
 )
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories
 from freqfm.backends.cuda.backend import CUDABackend
+from freqfm.losses import PSL
 from freqfm.optimizers import Adam
 
 pytestmark = [
@@ -114,6 +115,9 @@ DENSE = Adam(0.01, lazy=False)
 RECOMMENDERS = {
     "softmax": MFRecommender(5, n_negatives=4),
     "drawn": MFRecommender(5, n_negatives=4, negative_sampler="midx_popularity", optimizer=DENSE),
+    "formulas": MFRecommender(5, n_negatives=4, negative_sampler="kernel", optimizer=DENSE),
+    "surrogates": MFRecommender(5, n_negatives=4, loss=PSL("atan"), optimizer=DENSE),
+    "weighted": MFRecommender(5, n_negatives=4, loss="slatk", optimizer=DENSE),
     "learned": MFRecommender(5, n_negatives=4, temperature="learned", optimizer=DENSE),
     "pairs": MFRecommender(5, loss="bpr", optimizer=DENSE),
     "alignment": MFRecommender(5, loss="mawu", optimizer=DENSE),

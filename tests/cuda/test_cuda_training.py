@@ -24,7 +24,7 @@ from freqfm.backbones import Features, LightGCN
 from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.ranking import alignment, softmax
-from freqfm.losses import BPR, BSL, MAWU, Softmax
+from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, SLatK, Softmax
 from freqfm.optimizers import SGD
 from freqfm.samplers import SAMPLERS, Uniform
 from freqfm.temperatures import AdapTau
@@ -76,7 +76,7 @@ def assert_agree(fit_on, model):
     covering(
         sampler=[*SAMPLERS, Uniform(shared=False)],
         optimizer=["sgd", "adam", "dense adam"],
-        loss=[BSL(1.2), Softmax(include_positive=True), Softmax()],
+        loss=[BSL(1.2), Softmax(include_positive=True), SLatK(2, weight_temperature=0.5)],
         comparison=[
             ("cosine", 0.5),
             ("cosine", AdapTau(warm_up=1)),
@@ -145,7 +145,11 @@ ONE_EACH = {
     "full": {"loss": "bsl", "negative_sampler": "full", "n_negatives": None},
     "midx": {"loss": "softmax", "negative_sampler": "midx_popularity"},
     "kernel": {"loss": Softmax(include_positive=True), "negative_sampler": "kernel"},
+    "psl": {"loss": "psl"},
+    "psl, midx": {"loss": PSL("atan"), "negative_sampler": "midx_popularity"},
+    "slatk": {"loss": SLatK(2, weight_temperature=0.5)},
     "bpr": {"loss": "bpr", "n_negatives": 2},
+    "ccl": {"loss": CCL(0.0, negative_weight=3.0)},
     "directau": {"loss": "directau", "n_negatives": None},
     "mawu": {"loss": "mawu", "n_negatives": None},
     "no margins": {"loss": MAWU(0.5, 0.5, margins=False), "n_negatives": None},
@@ -188,7 +192,7 @@ def test_any_grid_gives_the_same_bits(fit_on, name):
             assert_array_equal(other[part], array, err_msg=part)
 
 
-@pytest.mark.parametrize("name", ["softmax", "midx", "mawu", "autoencoder"])
+@pytest.mark.parametrize("name", ["softmax", "psl, midx", "slatk", "mawu", "autoencoder"])
 def test_lanes_of_a_group_agree(fit_on, name):
     # Lanes are threads here: one batch is enough.
     model = small(**{**ONE_EACH[name], "batch_size": 10_000}, weight_decay=0.01)
@@ -197,7 +201,7 @@ def test_lanes_of_a_group_agree(fit_on, name):
         assert_allclose(several._tables()[table], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["softmax", "full", "directau", "mawu", "autoencoder"])
+@pytest.mark.parametrize("name", ["softmax", "psl", "full", "directau", "mawu", "autoencoder"])
 def test_panels_of_large_batches_agree(fit_on, monkeypatch, name):
     model = small(**ONE_EACH[name])
     whole = fit_on(on_gpu(), model)
@@ -212,7 +216,7 @@ def test_panels_of_large_batches_agree(fit_on, monkeypatch, name):
         assert_allclose(parts._tables()[table], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["softmax", "temperatures", "full", "midx", "autoencoder"])
+@pytest.mark.parametrize("name", ["softmax", "temperatures", "psl", "full", "midx", "autoencoder"])
 def test_slices_of_many_negatives_agree(fit_on, monkeypatch, name):
     temperatures = {"loss": "bsl", "temperature": AdapTau(warm_up=0)}
     model = small(**ONE_EACH.get(name, temperatures), weight_decay=0.01)
@@ -244,10 +248,25 @@ def test_a_distribution_of_users_is_drawn_from_as_on_the_cpu(fit_on, include_pos
         assert_allclose(found[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("loss", ["psl", "slatk", "warp"])
-def test_losses_of_the_cpu_are_named(fit_on, loss):
-    model = small(loss=loss, similarity="cosine")
-    with pytest.raises(CPUOnlyError, match="PSL, SL@K and WARP run on the CPU only; set dev"):
+class LowItems(Uniform):
+    """A sampler that draws the first items by itself."""
+
+    def draw(self, shape, n_items, proposal, generator):
+        return generator.integers(0, 4, shape)
+
+
+def test_items_that_a_sampler_draws_by_itself_are_taken(fit_on):
+    model = autoencoder("uniform", SGD(0.1)).set_params(negative_sampler=LowItems())
+    found, expected = (
+        learned(fit_on(backend, model)) for backend in (on_gpu(), backends.get("cpu"))
+    )
+    for name, array in expected.items():
+        assert_allclose(found[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_losses_of_the_cpu_are_named(fit_on):
+    model = small(loss="warp", similarity="cosine")
+    with pytest.raises(CPUOnlyError, match="the loss WARP runs on the CPU only; set dev"):
         fit_on(on_gpu(), model)
     assert model.set_params(device="auto").fit(histories()).n_iter_ == 1
 

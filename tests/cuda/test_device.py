@@ -155,8 +155,8 @@ def test_the_cpu_needs_nothing_of_cuda(monkeypatch):
 
 def test_what_the_gpu_lacks_raises(gpu):
     X, _ = data()
-    model = FastVAERecommender(2, negative_sampler="kernel", n_negatives=3, max_iter=1)
-    message = "sampler 'kernel' runs on the CPU only; set device='cpu'"
+    model = MFRecommender(2, loss="bpr", negative_sampler="dns", n_negatives=3, max_iter=1)
+    message = "sampler 'dns' runs on the CPU only; set device='cpu'"
     with pytest.raises(CPUOnlyError, match=message):
         clone(model).set_params(device="cuda").fit(X)
     assert clone(model).set_params(device="auto").fit(X).n_iter_ == 1

@@ -4,6 +4,9 @@ With negatives that a batch shares, scores and both gradients are matrix product
 scores are trained in panels of rows: the phases run once for each panel, and a step, which moves
 the rows of the tables, is made after the last. With a list of negatives for each row, a group
 computes all results of a row.
+
+A loss may put surrogates of the differences to a positive in place of the scores of negatives, so
+that a row is one positive; and it may weigh positives by their scores.
 """
 
 import math
@@ -18,6 +21,7 @@ from freqfm.backends.cuda.columns import (
     exponentials,
     four_columns,
     largest_of,
+    products,
     read,
     sum_inside,
     times,
@@ -70,7 +74,7 @@ from freqfm.formulas.codes import (
     NEGATIVES_IN_BATCH,
     NEGATIVES_SEPARATE,
 )
-from freqfm.formulas.losses import softmax_with_positive
+from freqfm.formulas.losses import log_surrogate, softmax_with_positive, weight_of_positive
 from freqfm.formulas.rng import hash64
 from freqfm.formulas.sampling_laws import DRAWS, formulas_of
 from freqfm.formulas.special import exp_of_minus
@@ -88,6 +92,10 @@ class Softmax(NamedTuple):
     include_positive: bool
     constant: float
     statistics_wanted: bool
+    surrogates: bool  #: whether ``log_surrogate`` is replaced
+    weighted: bool  #: whether ``weight_of_positive`` is replaced
+    top_temperature: float  #: of the weights of positives
+    thresholds: np.ndarray  #: (n_users,), of these weights, or empty
     negatives: np.ndarray  #: (n_lists, n_negatives), int32
     corrections: np.ndarray  #: (n_items,), or empty
 
@@ -107,16 +115,16 @@ class SoftmaxScratch(NamedTuple):
     scaled: np.ndarray  #: (R, d)
     user_gradients: np.ndarray  #: (R, d)
     lengths: np.ndarray  #: (R,), of users
-    #: (3, R, slices), of the negatives of a slice: the largest logit, the sum of exponentials, and
-    #: the logarithm of the sum at temperature one.
+    #: (4, R, slices), of the negatives of a slice: the largest logit, the sum of exponentials, the
+    #: logarithm of the sum at temperature one, and the sum of exponentials times slopes.
     of_slices: np.ndarray
     pair_rows: np.ndarray  #: (P,), int32, the row of each positive
-    #: (5, P): score, share in the softmax, logarithm of its sum, derivative, scale of the item.
+    #: (6, P): score, share in the softmax, loss, derivative, scale of the item, weight.
     of_pairs: np.ndarray
 
 
-_LARGEST, _TOTAL, _LOG_SUM = range(3)
-_SCORE, _SHARE, _LOG_TOTAL, _FACTOR, _SCALE = range(5)
+_LARGEST, _TOTAL, _LOG_SUM, _SLOPES = range(4)
+_SCORE, _SHARE, _VALUE, _FACTOR, _SCALE, _WEIGHT = range(6)
 
 
 @inlined
@@ -154,6 +162,13 @@ def _gather_user(group, r, args, batch):
     )  # fmt: skip
     if group.lane == 0:
         scratch.lengths[r] = length
+    if args.loss.surrogates:
+        synchronize_group(group)
+        k, table = args.data.items[batch.first_pair + r], args.items.table.weights
+        found, _ = score_row(group, table, k, args.call.n_unit, scratch.sources, r)
+        if group.lane == 0:
+            scratch.of_pairs[_SCORE, r] = found
+        synchronize_group(group)
 
 
 @inlined
@@ -200,9 +215,26 @@ def _n_slices(args, batch):
 
 
 @inlined
-def _logits(args, inverse, places, columns):
-    """Return four logits of negatives of a row, whose scores and corrections are at ``places``."""
-    logits = times(inverse, read(args.scratch.scores, places[0], columns))
+def _surrogates(args, r, scores):
+    """Return four logs of surrogates of the scores of negatives of row ``r``, and their slopes."""
+    positive = args.scratch.of_pairs[_SCORE, r]
+    e, a = log_surrogate(scores[0] - positive)
+    f, b = log_surrogate(scores[1] - positive)
+    g, c = log_surrogate(scores[2] - positive)
+    h, d = log_surrogate(scores[3] - positive)
+    return (e, f, g, h), (a, b, c, d)
+
+
+@inlined
+def _logits(args, inverse, r, places, columns):
+    """Return four logits of negatives of row ``r``.
+
+    Its scores and corrections are at ``places``.
+    """
+    scores = read(args.scratch.scores, places[0], columns)
+    if args.loss.surrogates:
+        scores, _ = _surrogates(args, r, scores)
+    logits = times(inverse, scores)
     if args.loss.corrected:
         corrections = read(args.scratch.corrections, places[1], columns)
         logits = add(logits, times(-ONE, corrections))
@@ -233,7 +265,7 @@ def _inspect_slice(group, r, places, part, args, batch):
     inverse, largest = _negative_inverse(args, batch, r), -np.float32(np.inf)
     for j in range(begin + group.lane, end, COLUMNS * group.n_lanes):
         columns = four_columns(group, j, end)
-        largest = max(largest, largest_of(_logits(args, inverse, places, columns)))
+        largest = max(largest, largest_of(_logits(args, inverse, r, places, columns)))
     largest = group_max(group, largest)
     if group.lane == 0:
         scratch.of_slices[_LARGEST, r, part] = largest
@@ -253,11 +285,11 @@ def _largest_of_slices(group, kind, r, args, batch):
 
 
 @inlined
-def _total_of_slices(group, r, args, batch):
-    """Return the sum of all exponentials of row ``r``."""
+def _total_of_slices(group, kind, r, args, batch):
+    """Return the sum of a kind of number over all slices of row ``r``."""
     total = ZERO
     for part in range(group.lane, _n_slices(args, batch), group.n_lanes):
-        total += args.scratch.of_slices[_TOTAL, r, part]
+        total += args.scratch.of_slices[kind, r, part]
     return group_sum(group, total)
 
 
@@ -272,19 +304,29 @@ def _log_sum_of_slices(group, r, args, batch):
 
 @inlined
 def _exponentiate_slice(group, r, places, part, args, batch):
-    """Turn a slice of the scores of row ``r`` into exponentials of their logits."""
-    scratch, begin, total = args.scratch, part * SLICE, ZERO
+    """Turn a slice of the scores of row ``r`` into exponentials of their logits.
+
+    With surrogates, exponentials are multiplied by the slopes.
+    """
+    scratch, begin, total, slope = args.scratch, part * SLICE, ZERO, ZERO
     end = min(begin + SLICE, _n_negatives(args, batch))
     inverse = _negative_inverse(args, batch, r)
     shift = _largest_of_slices(group, _LARGEST, r, args, batch)
     for j in range(begin + group.lane, end, COLUMNS * group.n_lanes):
         columns = four_columns(group, j, end)
-        found = exponentials(shift, _logits(args, inverse, places, columns))
-        write(scratch.scores, places[0], columns, found)
+        found = exponentials(shift, _logits(args, inverse, r, places, columns))
         total += sum_inside(columns, found)
+        if args.loss.surrogates:
+            _, slopes = _surrogates(args, r, read(scratch.scores, places[0], columns))
+            found = products(found, slopes)
+            slope += sum_inside(columns, found)
+        write(scratch.scores, places[0], columns, found)
     total = group_sum(group, total)
+    if args.loss.surrogates:
+        slope = group_sum(group, slope)
     if group.lane == 0:
         scratch.of_slices[_TOTAL, r, part] = total
+        scratch.of_slices[_SLOPES, r, part] = slope
 
 
 @inlined
@@ -322,11 +364,11 @@ def sum_negatives(group, s, args):
 
 
 @inlined
-def _correction(args, batch, o, k):
+def _correction(softmax, scratch, o, k):
     """Return the correction of the logit of positive ``o``, which is item ``k``."""
-    if args.loss.negatives_code == NEGATIVES_DRAWN:
-        return args.scratch.positive_corrections[o]
-    return args.loss.corrections[k]
+    if softmax.negatives_code == NEGATIVES_DRAWN:
+        return scratch.positive_corrections[o]
+    return softmax.corrections[k]
 
 
 @inlined
@@ -334,25 +376,39 @@ def _learn_positive(group, p, r, args, batch):
     """Score positive ``p`` of row ``r``, and find the gradients by it and of its user."""
     data, softmax, items, scratch = args.data, args.loss, args.items, args.scratch
     o, k, v = p - batch.first_pair, data.items[p], data.weights[p]
-    inverse = args.call.inverse_temperatures[data.row_users[batch.first_row + r], 0]
+    u = data.row_users[batch.first_row + r]
+    inverse = args.call.inverse_temperatures[u, 0]
     negative_inverse = _negative_inverse(args, batch, r)
-    log_sum = _largest_of_slices(group, _LARGEST, r, args, batch)
-    log_sum += np.float32(math.log(_total_of_slices(group, r, args, batch)))
+    total = _total_of_slices(group, _TOTAL, r, args, batch)
+    log_sum = _largest_of_slices(group, _LARGEST, r, args, batch) + np.float32(math.log(total))
     found, scale = score_row(group, items.table.weights, k, args.call.n_unit, scratch.sources, r)
     log_total, share = log_sum, ZERO
     if softmax.include_positive:
         logit = negative_inverse * found
         if softmax.corrected:
-            logit -= _correction(args, batch, o, k)
-        total, of_positive = softmax_with_positive(logit, log_sum)
-        log_total, share = np.float32(total), np.float32(of_positive)
-    derivative = batch.scale * v * (softmax.constant * negative_inverse * share - inverse)
+            logit -= _correction(softmax, scratch, o, k)
+        log_total, share = softmax_with_positive(logit, log_sum)
+        log_total, share = np.float32(log_total), np.float32(share)
+    pull, value, rise = inverse, softmax.constant * log_total, ZERO
+    if softmax.surrogates:
+        slopes = _total_of_slices(group, _SLOPES, r, args, batch)
+        pull = softmax.constant * negative_inverse * slopes / total
+    else:
+        value -= inverse * found
+    if softmax.weighted:
+        factor, by_score = weight_of_positive(found, softmax.thresholds[u], softmax.top_temperature)
+        rise = v * np.float32(by_score) * value
+        v *= np.float32(factor)
+    derivative = v * (softmax.constant * negative_inverse * share - pull) + rise
+    derivative *= batch.scale
     if group.lane == 0:
-        scratch.of_pairs[_SCORE, o] = found
-        scratch.of_pairs[_SHARE, o] = share
-        scratch.of_pairs[_LOG_TOTAL, o] = log_total
-        scratch.of_pairs[_FACTOR, o] = derivative
-        scratch.of_pairs[_SCALE, o] = scale
+        of_pairs = scratch.of_pairs
+        of_pairs[_SCORE, o] = found
+        of_pairs[_SHARE, o] = share
+        of_pairs[_VALUE, o] = value
+        of_pairs[_FACTOR, o] = derivative
+        of_pairs[_SCALE, o] = scale
+        of_pairs[_WEIGHT, o] = v
         items.rows[o] = r
         items.multiples[o] = derivative
 
@@ -361,33 +417,31 @@ class _Sums(NamedTuple):
     """Sums over the positives of a row, with their weights."""
 
     loss: float
-    weight: float
-    scores: float
+    weight: float  #: without factors of ``weight_of_positive``
+    scores: float  #: without these factors
     others: float  #: of the share of the negatives in the softmax
-    share_scores: float  #: of the share of the positive, times its score
+    slope: float  #: of the derivative by the inverse temperature, without that of the negatives
 
 
 @inlined
 def _sum_positives(group, r, args, batch):
     """Return the _Sums of a row."""
-    data, of_pairs, constant = args.data, args.scratch.of_pairs, args.loss.constant
-    row = batch.first_row + r
-    inverse = args.call.inverse_temperatures[data.row_users[row], 0]
-    loss, weight, scores, others, share_scores = ZERO, ZERO, ZERO, ZERO, ZERO
+    data, of_pairs, row = args.data, args.scratch.of_pairs, batch.first_row + r
+    loss, weight, scores, others, slope = ZERO, ZERO, ZERO, ZERO, ZERO
     for p in range(data.row_starts[row] + group.lane, data.row_starts[row + 1], group.n_lanes):
-        o, v = p - batch.first_pair, data.weights[p]
-        found, share = of_pairs[_SCORE, o], of_pairs[_SHARE, o]
-        loss += v * (constant * of_pairs[_LOG_TOTAL, o] - inverse * found)
-        weight += v
-        scores += v * found
+        o = p - batch.first_pair
+        found, share, v = of_pairs[_SCORE, o], of_pairs[_SHARE, o], of_pairs[_WEIGHT, o]
+        loss += v * of_pairs[_VALUE, o]
+        weight += data.weights[p]
+        scores += data.weights[p] * found
         others += v * (ONE - share)
-        share_scores += v * share * found
+        slope += v * found * (args.loss.constant * share - ONE)
     return _Sums(
         group_sum(group, loss),
         group_sum(group, weight),
         group_sum(group, scores),
         group_sum(group, others),
-        group_sum(group, share_scores),
+        group_sum(group, slope),
     )
 
 
@@ -411,7 +465,8 @@ def _finish_row(group, r, args, batch):
     """
     scratch, softmax = args.scratch, args.loss
     gradients, scaled, units = scratch.user_gradients, scratch.scaled, scratch.sources
-    width, total, mean_score = gradients.shape[1], _total_of_slices(group, r, args, batch), ZERO
+    width = gradients.shape[1]
+    total, mean_score = _total_of_slices(group, _TOTAL, r, args, batch), ZERO
     for f in range(group.lane, width, group.n_lanes):
         mean_score += scaled[r, f] * units[r, f]
     mean_score = group_sum(group, mean_score) / total
@@ -430,10 +485,9 @@ def _finish_row(group, r, args, batch):
         results[WEIGHT, at] = sums.weight
     if softmax.statistics_wanted:
         log_sum = _log_sum_of_slices(group, r, args, batch)
-        derivative = sums.share_scores + sums.others * mean_score
         if group.lane == 0:
             results[PLAIN_LOSS, at] = sums.weight * log_sum - sums.scores
-            results[DERIVATIVE, at] = softmax.constant * derivative - sums.scores
+            results[DERIVATIVE, at] = sums.slope + softmax.constant * sums.others * mean_score
     return factor
 
 
@@ -622,7 +676,8 @@ class SoftmaxFamily(Family):
     @staticmethod
     def block_of(problem):
         """Return how many positives of a user may stand in one row; None for all."""
-        return 1 if problem.negatives_code == NEGATIVES_SEPARATE else problem.block
+        one = log_surrogate in problem.formulas or problem.negatives_code == NEGATIVES_SEPARATE
+        return 1 if one else problem.block
 
     def _list_length(self, n_pairs):
         if self._problem.negatives_code == NEGATIVES_IN_BATCH:
@@ -652,9 +707,9 @@ class SoftmaxFamily(Family):
             scaled=floats(n_rows, d),
             user_gradients=floats(n_rows, d),
             lengths=floats(n_rows),
-            of_slices=floats(3, n_rows, -(-width // SLICE)),
+            of_slices=floats(4, n_rows, -(-width // SLICE)),
             pair_rows=self._device.empty(n_pairs if n_shared else 0, np.int32),
-            of_pairs=floats(5, n_pairs),
+            of_pairs=floats(6, n_pairs),
         )
 
     @property
@@ -674,6 +729,12 @@ class SoftmaxFamily(Family):
             self._on_device, m = proposal_on(device, proposal), self._problem.n_negatives
             self._drawn = draw_scratch(device, proposal, self._n_rows, m, self._drawn)
 
+    def put_draws(self, proposal, items, log_q):
+        """Put items where ``AlreadyDrawn`` expects them."""
+        self._set_proposal(proposal)
+        self._device.write(items.astype(np.int32, copy=False), self._drawn.ids[: len(items)])
+        self._device.write(log_q, self._drawn.log_q[: len(items)])
+
     def run(self, launch):
         """Train on the batches of a Launch."""
         self._set_proposal(launch.proposal)
@@ -691,7 +752,9 @@ class SoftmaxFamily(Family):
         launch.train(LISTS if self._separate else SHARED, args)
 
     def _softmax(self, negatives):
-        problem = self._problem
+        problem, thresholds = self._problem, self._problem.constants["thresholds"]
+        if thresholds is None:
+            thresholds = np.zeros(0, dtype=np.float32)
         return Softmax(
             negatives_code=problem.negatives_code,
             n_negatives=self._list_length(1),
@@ -699,6 +762,10 @@ class SoftmaxFamily(Family):
             include_positive=problem.include_positive,
             constant=np.float32(problem.constants["constant"]),
             statistics_wanted=problem.statistics_wanted,
+            surrogates=log_surrogate in problem.formulas,
+            weighted=weight_of_positive in problem.formulas,
+            top_temperature=np.float32(problem.constants["top_temperature"]),
+            thresholds=self._device.to_device(thresholds),
             negatives=negatives,
             corrections=self._corrections,
         )

@@ -24,7 +24,7 @@ from freqfm.backends.cuda.ranking.pairwise import PairwiseFamily
 from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
 from freqfm.backends.cuda.tables import Dropout
 from freqfm.formulas import codes
-from freqfm.formulas.losses import ends_draws, log_surrogate, weight_of_positive
+from freqfm.formulas.losses import ends_draws
 from freqfm.formulas.rng import stream_key
 
 # A call sorts at most so many occurrences, to save memory.
@@ -180,8 +180,8 @@ def _refuse(problem):
         )
     if problem.family not in FAMILIES:
         raise CPUOnlyError(f"losses of the family {problem.family!r} run on the CPU only; {advice}")
-    if {log_surrogate, weight_of_positive, ends_draws} & problem.formulas.keys():
-        raise CPUOnlyError(f"the losses PSL, SL@K and WARP run on the CPU only; {advice}")
+    if ends_draws in problem.formulas:
+        raise CPUOnlyError(f"the loss WARP runs on the CPU only; {advice}")
     drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
     if drawn and problem.family != "softmax":
         raise CPUOnlyError(f"sampler {problem.sampler} runs on the CPU only; {advice}")

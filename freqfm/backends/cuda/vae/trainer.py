@@ -69,7 +69,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
         n_pairs, width = problem.n_positives * problem.n_samples, problem.item_width
         items = RankingProblem(
             family="softmax",
-            constants={"constant": 1.0},
+            constants={"constant": 1.0, "top_temperature": 1.0, "thresholds": None},
             cosine=False,
             dropout=0.0,
             degrees=np.zeros(0, dtype=np.int64),
@@ -159,6 +159,8 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
             self._proposal,
             self._no_lists,
         )
+        if drawn is not None:
+            self._family.put_draws(self._proposal, *drawn)
         self._family.run(launch)
         losses = device.to_host(self._results[LOSS][:n], np.empty(n, dtype=np.float32))
         losses = losses.astype(np.float64)
