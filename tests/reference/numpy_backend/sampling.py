@@ -160,10 +160,14 @@ class Weighted(Uniform):
 class WeightedCells(Cells):
     """Draws from cells, weighted by the softmax of their scores over their probabilities."""
 
+    def log_q(self, items):
+        """Return zeros: positives have the mean weight."""
+        return np.zeros(len(items))
+
     def draw(self, key, n):
         """Return ``n`` items, and minus the logarithms of their weights."""
-        items, log_q = super().draw(key, n)
-        logits = self._scores(items) - log_q
+        items = self._items(key, n)
+        logits = self._scores(items) - super().log_q(items)
         return items, logsumexp(logits) - np.log(n) - logits
 
 
