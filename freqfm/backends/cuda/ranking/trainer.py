@@ -129,6 +129,8 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
             self._no_lists if negatives is None else device.to_device(negatives),
         )
         self._family.run(launch)
+        # Samplers may look at the vectors before the epoch ends.
+        self.changed()
         n_rows = int(last_row - first_row)
         if problem.statistics_wanted:
             users = data.row_users[first_row:last_row]
