@@ -127,6 +127,26 @@ def test_a_missing_driver_is_named(monkeypatch):
         backends.get("cuda")
 
 
+def test_a_numpy_that_does_not_fit_is_named(monkeypatch):
+    pytest.importorskip("numba.cuda")
+    from freqfm.backends.cuda import device
+
+    def refuse(number):
+        raise AttributeError("module 'numpy' has no attribute 'row_stack'")
+
+    monkeypatch.setattr(backends, "_cuda", cuda.open_device)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(device, "open_problem", refuse)
+    for version, limit in {
+        "2.4.6": "",
+        "2.5.0": " numba-cuda runs with NumPy before 2.5.0, ",
+    }.items():
+        monkeypatch.setattr(np, "__version__", version)
+        with pytest.raises(DeviceUnavailableError, match=rf"'row_stack'\)\.{limit}") as raised:
+            backends.get("cuda")
+        assert (f"NumPy {version} is installed" in str(raised.value)) == bool(limit)
+
+
 def test_the_number_of_a_gpu(gpu):
     assert backends.get("cuda") is backends.get("cuda:0") is backends.get("auto")
     with pytest.raises(DeviceUnavailableError, match="device='cuda:1' cannot be used: .* 1 GPUs"):

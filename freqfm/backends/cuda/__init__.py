@@ -56,9 +56,15 @@ and give a group little to do one after the other. A barrier takes 1.4 microseco
 
 import importlib.util
 
+import numpy as np
+from numpy.lib import NumpyVersion
+
 from freqfm.backends.base import DeviceUnavailableError
 
 __all__ = ["open_device"]
+
+# numba-cuda up to 0.30 uses a name that later versions of NumPy lack, at the first compilation.
+_NUMPY_LIMIT = "2.5.0"
 
 _INSTALL = "pip install 'freqfm[cuda12]' or, for CUDA 13, pip install 'freqfm[cuda13]'"
 
@@ -74,19 +80,28 @@ def open_device(number):
     Raises
     ------
     DeviceUnavailableError
-        If the package, the driver or the GPU is missing.
+        If the package, the driver or the GPU is missing, or they do not fit together.
     """
     if importlib.util.find_spec("numba_cuda") is None:
         raise DeviceUnavailableError(
             f"the package numba-cuda is not installed. Install it with {_INSTALL}; or set "
             f"device='cpu'."
         )
-    from freqfm.backends.cuda.device import Device, open_problem
+    try:
+        from freqfm.backends.cuda.device import Device, open_problem
 
-    problem = open_problem(number)
+        problem = open_problem(number)
+    except Exception as error:
+        problem = f"numba-cuda cannot be loaded ({' '.join(str(error).split())})"
     if problem:
+        unfit = ""
+        if NumpyVersion(np.__version__) >= _NUMPY_LIMIT:
+            unfit = (
+                f" numba-cuda runs with NumPy before {_NUMPY_LIMIT}, and NumPy {np.__version__} is "
+                f"installed."
+            )
         raise DeviceUnavailableError(
-            f"{problem}. It takes an NVIDIA GPU with its driver, and {_INSTALL}; or set "
+            f"{problem}.{unfit} It takes an NVIDIA GPU with its driver, and {_INSTALL}; or set "
             f"device='cpu'."
         )
     from freqfm.backends.cuda.backend import CUDABackend
