@@ -119,6 +119,16 @@ def test_scorers_and_splitters():
     assert (relevant.data > 0).all()
 
 
+def test_early_stopping_by_dislikes():
+    train, test = next(WarmStartKFold(2).split(ROWS))
+    train, test = ([ROWS[row] for row in rows] for rows in (train, test))
+    estimator = als().set_params(early_stopping=True, scoring="neg_dislike_rate@5")
+    model = made(estimator, dislikes_up_to=2).fit(train, X_val=test)
+    last = made(als(), dislikes_up_to=2).fit(train)
+    expected = make_ranking_scorer("neg_dislike_rate@5")(last, test)
+    assert model.estimator_.validation_scores_ == [expected] and expected < 0
+
+
 @each("estimator", [als(), MFRecommender(2, max_iter=1, random_state=0, n_jobs=1), None])
 def test_histories_with_dislikes(estimator):
     model = made(estimator, dislikes_up_to=2).fit(ROWS)
