@@ -3,15 +3,12 @@
 from numbers import Integral
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, replaced
 from freqfm.auxiliary._base import AuxiliaryTerm
+from freqfm.auxiliary._clusters import k_means
 from freqfm.auxiliary._contrast import info_nce
-
-# Iterations of k-means, and vectors whose distances are computed at a time.
-_ITERATIONS, _ROWS = 20, 1 << 12
 
 _SIDES = "user", "item"
 
@@ -95,7 +92,7 @@ class NCL(AuxiliaryTerm):
     def begin_epoch(self, epoch):
         """Return the prototypes and the own prototype of each row, of users and of items."""
         return [
-            _clusters(epoch.tables[f"{side}_factors"], self.n_clusters, epoch.generator)
+            k_means(epoch.tables[f"{side}_factors"], self.n_clusters, epoch.generator)
             for side in _SIDES
         ]
 
@@ -128,25 +125,3 @@ class NCL(AuxiliaryTerm):
         by_prototypes, by_table, _ = info_nce(table, prototypes, own, self.temperature)
         gradients[0] += self.prototype_weight * by_table
         return self.weight * value + self.prototype_weight * by_prototypes, gradients
-
-
-def _clusters(vectors, n, generator):
-    """Return the means of clusters by k-means, and the cluster of each vector."""
-    n = max(1, min(n, len(vectors) // 10))
-    means = vectors[generator.choice(len(vectors), n, replace=False)]
-    for _ in range(_ITERATIONS):
-        own = np.concatenate(
-            [
-                np.argmax(part @ means.T - 0.5 * (means**2).sum(axis=1), axis=1)
-                for part in np.array_split(vectors, -(-len(vectors) // _ROWS))
-            ]
-        )
-        members = sparse.csc_array(
-            (np.ones(len(own), dtype=np.float32), own, np.arange(len(own) + 1)),
-            shape=(n, len(own)),
-        )
-        sizes = np.bincount(own, minlength=n)[:, np.newaxis]
-        # A cluster without vectors stays where it is.
-        means = np.where(sizes > 0, members @ vectors / np.maximum(sizes, 1), means)
-        means = means.astype(np.float32)
-    return means, own
