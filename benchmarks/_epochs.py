@@ -29,12 +29,14 @@ def power_law_rows(n_rows, n_columns, per_row, seed=0):
 def task_of(model, X, **changes):
     """Return the task that a recommender's ``fit`` trains, with some components changed."""
     X = model._validate_interactions(X, reset=True)
-    model._count_known(X, reset=True)
-    components = model._bound(model._resolve_components(X, X)._replace(**changes), X, X)
-    model._start(X, components, reset=True)
-    model._remember(X)
-    model._keep_settings(components, X)
-    return model._make_trainer(components, X, X, None)
+    known = model._by_user(X)
+    model._count_known(known, reset=True)
+    components = model._resolve_components(X, known)._replace(**changes)
+    components = model._bound(components, X, known)
+    model._start(known, components, reset=True)
+    model._remember(known)
+    model._keep_settings(components, known)
+    return model._make_trainer(components, X, known, None)
 
 
 class Epochs:

@@ -30,7 +30,7 @@ from freqfm.backbones import Context
 FILES = "frappe.validation.libfm.gz", "frappe.test.libfm.gz"
 SETTINGS = [
     {"loss": "softmax", "temperature": temperature, "n_components": 32}
-    for temperature in (0.05, 0.08)
+    for temperature in (0.05, 0.08, 0.12)
 ] + [{"loss": "bpr", "n_components": 128}]
 
 
