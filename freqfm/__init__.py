@@ -45,6 +45,10 @@ if TYPE_CHECKING:
         FwFMClassifier as FwFMClassifier,
         FwFMRegressor as FwFMRegressor,
     )
+    from freqfm.estimators.fm.nfm import (
+        NFMClassifier as NFMClassifier,
+        NFMRegressor as NFMRegressor,
+    )
     from freqfm.estimators.fm.plain import FMClassifier as FMClassifier, FMRegressor as FMRegressor
     from freqfm.estimators.fm.rafm import (
         RaFMClassifier as RaFMClassifier,
@@ -75,6 +79,8 @@ _LAZY = {
     "FMRegressor": "freqfm.estimators.fm.plain",
     "FwFMClassifier": "freqfm.estimators.fm.fwfm",
     "FwFMRegressor": "freqfm.estimators.fm.fwfm",
+    "NFMClassifier": "freqfm.estimators.fm.nfm",
+    "NFMRegressor": "freqfm.estimators.fm.nfm",
     "RaFMClassifier": "freqfm.estimators.fm.rafm",
     "RaFMRegressor": "freqfm.estimators.fm.rafm",
     "ALSRecommender": "freqfm.estimators.recommenders.als",

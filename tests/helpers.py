@@ -20,6 +20,8 @@ from freqfm import (
     FMRegressor,
     FwFMClassifier,
     FwFMRegressor,
+    NFMClassifier,
+    NFMRegressor,
     RaFMClassifier,
     RaFMRegressor,
 )
@@ -33,6 +35,7 @@ WITH_FIELDS = [
     FwFMRegressor,
 ]
 CLASSES = [FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor, *WITH_FIELDS]
+CLASSES += [NFMClassifier, NFMRegressor]
 BOTH = pytest.mark.parametrize("cls", CLASSES)
 
 #: Penalties of machines whose tests are about something else: by default several are tried.

@@ -71,7 +71,7 @@ class Tower(NamedTuple):
 
     The input is, for every row, the sums of x v of each field, side by side; or, without fields,
     ((sum of x v)^2 - sum of (x v)^2) / 2 column by column. The dot product of the last layer's
-    outputs and the last weights is added to the score.
+    outputs and the last weights is added to the score, beside the pairs or in their place.
     """
 
     #: (n_weights,), float32: of every layer first the weights, (n_in, n_out), and then the biases;
@@ -80,6 +80,7 @@ class Tower(NamedTuple):
     widths: np.ndarray  #: (n_layers + 1,), of the input and of every layer, int64
     fields: np.ndarray  #: (n_features,), from 0 on, int32; of length 0 without fields
     n_fields: int
+    pairs: bool  #: whether the score has the sum over pairs too
 
 
 def layers_of(widths, weights):

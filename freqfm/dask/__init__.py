@@ -22,6 +22,8 @@ from freqfm.dask._fm import (
     FMRegressor,
     FwFMClassifier,
     FwFMRegressor,
+    NFMClassifier,
+    NFMRegressor,
     RaFMClassifier,
     RaFMRegressor,
 )
@@ -37,6 +39,8 @@ __all__ = [
     "FwFMClassifier",
     "FwFMRegressor",
     "MFRecommender",
+    "NFMClassifier",
+    "NFMRegressor",
     "RaFMClassifier",
     "RaFMRegressor",
 ]

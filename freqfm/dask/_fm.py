@@ -10,7 +10,7 @@ from freqfm.dask import _shards
 from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import aligned_partitions
 from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows
-from freqfm.estimators.fm import deepfm, ffm, fwfm, plain, rafm
+from freqfm.estimators.fm import deepfm, ffm, fwfm, nfm, plain, rafm
 from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW, given_names
 from freqfm.estimators.fm.targets import balanced_weights
 from freqfm.estimators.progress import announce
@@ -348,6 +348,16 @@ class DeepFMClassifier(_Classes, ShardedFM, deepfm.DeepFMClassifier):
 @estimator(deepfm.DeepFMRegressor, "y.astype(float)")
 class DeepFMRegressor(_Numbers, ShardedFM, deepfm.DeepFMRegressor):
     """Factorization machine with dense layers for regression, trained on a Dask cluster."""
+
+
+@estimator(nfm.NFMClassifier)
+class NFMClassifier(_Classes, ShardedFM, nfm.NFMClassifier):
+    """Neural factorization machine for classification, trained on a Dask cluster."""
+
+
+@estimator(nfm.NFMRegressor, "y.astype(float)")
+class NFMRegressor(_Numbers, ShardedFM, nfm.NFMRegressor):
+    """Neural factorization machine for regression, trained on a Dask cluster."""
 
 
 @estimator(fwfm.FwFMClassifier)

@@ -38,7 +38,7 @@ from scipy import sparse
 
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor
 from freqfm import FFMClassifier, FFMRegressor, FwFMClassifier, FwFMRegressor
-from freqfm import RaFMClassifier, RaFMRegressor
+from freqfm import NFMClassifier, NFMRegressor, RaFMClassifier, RaFMRegressor
 from freqfm import ALSRecommender, EASERecommender, FastVAERecommender, MFRecommender
 from freqfm import Word2Vec
 from freqfm._numba.jit import KERNELS
@@ -92,6 +92,7 @@ def use_everything():
     tasks = [(FMClassifier, y > 0), (FMClassifier, y), (FMRegressor, y), (FMRegressor, y / 3)]
     tasks += [(RaFMClassifier, y > 0), (RaFMClassifier, y), (RaFMRegressor, y / 3)]
     tasks += [(DeepFMClassifier, y > 0), (DeepFMClassifier, y), (DeepFMRegressor, y / 3)]
+    tasks += [(NFMClassifier, y > 0), (NFMRegressor, y / 3)]
     tasks += [(FFMClassifier, y > 0), (FFMClassifier, y), (FFMRegressor, y / 3)]
     tasks += [(FwFMClassifier, y > 0), (FwFMClassifier, y), (FwFMRegressor, y / 3)]
     optimizers = [*OPTIMIZERS, FASGD(0.01, counts=[1] * 8)]
@@ -109,8 +110,9 @@ def use_everything():
         if cls in (FFMClassifier, FFMRegressor, FwFMClassifier, FwFMRegressor):
             size["fields"] = [None, np.arange(8) // 3, [1] * 8][i % 3]
         if cls in (DeepFMClassifier, DeepFMRegressor):
-            size["hidden_layer_sizes"] = [(5,), [4, np.int64(3)], ()][i % 3]
             size["fields"] = [None, np.arange(8) // 3][i % 2]
+        if cls in (DeepFMClassifier, DeepFMRegressor, NFMClassifier, NFMRegressor):
+            size["hidden_layer_sizes"] = [(5,), [4, np.int64(3)], ()][i % 3]
             size["layer_optimizer"] = ["adam", SGD(0.001), Adagrad(0.1)][i // 2 % 3]
             size["dropout"] = [0, 0.5][i // 2 % 2]
         model = cls(

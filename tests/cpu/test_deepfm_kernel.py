@@ -1,16 +1,17 @@
-"""The kernels of DeepFM against their reference, finite differences and themselves."""
+"""The kernels of DeepFM and NFM against their reference, finite differences and themselves."""
 
 import numpy as np
 import pytest
 from custom_components import CustomAdagrad, CustomAdam
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend import NumpyBackend
 from reference.numpy_backend import deepfm as reference
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from test_numpy_backend import OPTIMIZERS, assert_near, covering, fit_both, label, use  # noqa: F401
 
-from freqfm import DeepFMClassifier, DeepFMRegressor, backends
+from freqfm import DeepFMClassifier, DeepFMRegressor, NFMClassifier, NFMRegressor, backends
 from freqfm._input.validation import canonical_csr
 from freqfm.backends.base import FMWeights
 from freqfm.backends.cpu.fm import deep as deepfm
@@ -18,6 +19,7 @@ from freqfm.backends.cpu.fm import dense
 from freqfm.optimizers import SGD, Adagrad, Adam
 
 FIELDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 1, 1, 0])
+DEEP = DeepFMClassifier, DeepFMRegressor
 BOTH_INPUTS = pytest.mark.parametrize("fields", [None, FIELDS], ids=["pooled", "fields"])
 
 
@@ -75,6 +77,24 @@ def test_training_equals_the_reference(use, case):  # noqa: F811
     assert_near(getattr(numpy, scores)(X), getattr(cpu, scores)(X), scores)
 
 
+@each(
+    "model, params",
+    [
+        ((NFMClassifier, 2), {"dropout": 0.4, "hidden_layer_sizes": (5, 4, 3)}),
+        ((NFMClassifier, 3), {"fit_linear": False, "optimizer": SGD(0.1)}),
+        ((NFMRegressor, 2), {"alpha_per": "row", "alpha_layers": 0.01, "optimizer": "adagrad"}),
+    ],
+)
+def test_training_without_pairs_equals_the_reference(use, model, params):  # noqa: F811
+    cls, classes = model
+    X, y = rows(classes=classes)
+    cpu, numpy = fit_both(use, model_of(cls, **params), X, y)
+    for name in (*cpu._weight_names, "loss_curve_"):
+        assert_near(getattr(numpy, name), getattr(cpu, name), name)
+    scores = "decision_function" if cls is NFMClassifier else "predict"
+    assert_near(getattr(numpy, scores)(X), getattr(cpu, scores)(X), scores)
+
+
 @BOTH_INPUTS
 def test_batches_of_many_tiles_equal_the_reference(use, fields):  # noqa: F811
     n = deepfm.TILE * (dense.N_CHUNKS + 2) + 5
@@ -85,14 +105,19 @@ def test_batches_of_many_tiles_equal_the_reference(use, fields):  # noqa: F811
         assert_near(getattr(numpy, name), getattr(cpu, name), name)
 
 
-@BOTH_INPUTS
-@pytest.mark.parametrize("cls", [DeepFMClassifier, DeepFMRegressor])
-def test_gradient_equals_finite_differences(cls, fields):
+@each(
+    "cls, params",
+    [
+        *[(cls, {"fields": f}) for cls in DEEP for f in (None, FIELDS)],
+        *[(cls, {}) for cls in (NFMClassifier, NFMRegressor)],
+    ],
+)
+def test_gradient_equals_finite_differences(cls, params):
     # One step of length one on the whole data moves the model by minus its gradient.
     X, y = rows()
     weight = np.random.default_rng(1).random(len(y)) + 0.5
     alphas = {"alpha_linear": 0.7, "alpha_factors": 1.1, "alpha_layers": 0.9}
-    model = model_of(cls, fields=fields, batch_size=1000, max_iter=1, **alphas)
+    model = model_of(cls, batch_size=1000, max_iter=1, **params, **alphas)
     model.set_params(optimizer=SGD(1e-30), layer_optimizer=SGD(1e-30)).fit(X, y, weight)
     moved = clone(model).set_params(optimizer=SGD(1.0), layer_optimizer=SGD(1.0)).fit(X, y, weight)
     dense, held = X.toarray().astype(float), (X.toarray() != 0).any(axis=0)
@@ -102,7 +127,7 @@ def test_gradient_equals_finite_differences(cls, fields):
 
     def objective():
         scores, _ = reference.forward(dense, weights)
-        if cls is DeepFMClassifier:
+        if is_classifier(model):
             losses = np.logaddexp(0, scores) - y * scores
         else:
             losses = (scores - y) ** 2 / 2

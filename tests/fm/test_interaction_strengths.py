@@ -18,6 +18,7 @@ from freqfm import (
     FMClassifier,
     FMRegressor,
     FwFMRegressor,
+    NFMRegressor,
     RaFMRegressor,
 )
 from freqfm.displays import InteractionStrengthsDisplay
@@ -70,6 +71,7 @@ def test_only_pairs_that_meet_are_compared():
     [
         (RaFMRegressor, {"ranks": (2, 4), "rank_assignment": [30]}),
         (DeepFMRegressor, {"hidden_layer_sizes": (4,)}),
+        (NFMRegressor, {"hidden_layer_sizes": (4,)}),
         (FFMRegressor, {"fields": np.arange(9) // 3}),
         (FwFMRegressor, {"fields": [0, 1, 2] * 3}),
         (FMClassifier, {}),

@@ -18,8 +18,10 @@ def _cpu_only(what):
 
 
 def _refuse_others(weights):
-    parts = type(weights[0].dense), type(weights[0].factors)
-    for kind, name in {Tower: "DeepFM", FieldWeights: "FwFM", FieldVectors: "FFM"}.items():
+    dense = weights[0].dense
+    parts = type(dense), type(weights[0].factors)
+    tower = "NFM" if isinstance(dense, Tower) and not dense.pairs else "DeepFM"
+    for kind, name in {Tower: tower, FieldWeights: "FwFM", FieldVectors: "FFM"}.items():
         if kind in parts:
             raise CPUOnlyError(f"{name} runs on the CPU only; set device='cpu', or device='auto'.")
 

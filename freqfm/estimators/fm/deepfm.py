@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from freqfm.estimators.fm.factors.tower import FactorsWithTower
+from freqfm.estimators.fm.factors.tower import FactorsWithFieldsTower
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepFMClassifier(ClassTargets, FactorsWithTower):
+class DeepFMClassifier(ClassTargets, FactorsWithFieldsTower):
     """Factorization machine with dense layers for classification, by the log loss.
 
     The score of a row x is [1]_::
@@ -224,12 +224,12 @@ class DeepFMClassifier(ClassTargets, FactorsWithTower):
     """
 
     _parameter_constraints = (
-        FactorsWithTower._parameter_constraints | ClassTargets._parameter_constraints
+        FactorsWithFieldsTower._parameter_constraints | ClassTargets._parameter_constraints
     )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepFMRegressor(RealTargets, FactorsWithTower):
+class DeepFMRegressor(RealTargets, FactorsWithFieldsTower):
     """Factorization machine with dense layers for regression, by the squared error.
 
     The prediction of a row x is [1]_::

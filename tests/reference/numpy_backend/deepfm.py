@@ -40,8 +40,8 @@ def forward(X, weights, masks=None):
     layers, out = layers_of(tower)
     for (matrix, biases), mask in zip(layers, masks[1:], strict=True):
         values.append(mask * np.maximum(values[-1] @ matrix.astype(np.float64) + biases, 0))
-    scores = weights.intercept[0] + X @ weights.linear.astype(np.float64)
-    return scores + interactions(X, table) + values[-1] @ out, values
+    scores = weights.intercept[0] + X @ weights.linear.astype(np.float64) + values[-1] @ out
+    return scores + (interactions(X, table) if tower.pairs else 0), values
 
 
 def scores(X, weights):
@@ -114,18 +114,19 @@ class DeepBatch(Batch):
         derivatives = self.weight * derivatives
         by_tower, inner = backward(tower, values, self.masks, derivatives)
         sums = X @ table
-        gradient = by_table(X, derivatives, sums, table)
+        of_pairs = float(tower.pairs)
+        gradient = of_pairs * by_table(X, derivatives, sums, table)
         if len(tower.fields):
             norms = []
             for field in range(tower.n_fields):
                 of_field = inner[:, field * table.shape[1] : (field + 1) * table.shape[1]]
                 gradient += (X * (tower.fields == field)).T @ (derivatives[:, None] * of_field)
-                norms.append(((sums + of_field) ** 2).sum(axis=1))
+                norms.append(((of_pairs * sums + of_field) ** 2).sum(axis=1))
             norms = np.max(norms, axis=0)
         else:
             along = derivatives[:, None] * inner
             gradient += X.T @ (along * sums) - ((X**2).T @ along) * table
-            norms = ((sums + inner * sums) ** 2).sum(axis=1)
+            norms = ((of_pairs * sums + inner * sums) ** 2).sum(axis=1)
         penalty = objective.alpha_factors * objective.shares * self.token_weights
         gradient += penalty[:, None] * table
         curvature = self.weight * curvature_of(code, self.formulas, found, self.target)

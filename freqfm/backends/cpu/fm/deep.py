@@ -24,6 +24,7 @@ from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.fm.batch import (
     Scratch,
     differentiate,
+    linear_part,
     move_vector,
     next_batch,
     prefetch_vectors,
@@ -118,6 +119,15 @@ def _drop(n_rows, level, width, dropout, values):
 
 
 # Forward.
+
+
+@inlined
+def _score_row(i, rows, weights, sums, squares):
+    """Write a row's sums of x v and (x v)^2; return its score without the tower, 1 + sum of |x|."""
+    score, _, reach = sum_row(i, rows, weights, sums, squares)
+    if not weights.dense.pairs:
+        score, _ = linear_part(i, rows, weights)
+    return score, reach
 
 
 @inlined
@@ -226,17 +236,18 @@ def _differentiate_row(i, j, tower, inner, scratch):
     pooled, n_fields = tower.n_fields == 0, np.uint64(max(tower.n_fields, 1))
     n_inputs = np.uint64(tower.widths[0])
     width = n_inputs // n_fields
+    of_pairs = ONE if tower.pairs else ZERO
     largest = ZERO
     for field in range(n_fields):
         norm = ZERO
         for f in range(width):
             at = field * width + f
-            total = inner[i, at] * (sums[f] if pooled else ONE) + sums[f]
+            total = inner[i, at] * (sums[f] if pooled else ONE) + of_pairs * sums[f]
             norm += total * total
             gradients[j, at] = derivative * total
         largest = max(largest, norm)
     for f in range(width):
-        factor = ONE + inner[i, f] if pooled else ONE
+        factor = of_pairs + inner[i, f] if pooled else of_pairs
         gradients[j, n_inputs + f] = derivative * factor
     return largest
 
@@ -251,7 +262,7 @@ def _learn_tile(tile_rows, rank, loss_code, weights, of_batch, batch, by_tower, 
     for i in range(n_rows):
         j = np.uint64(first + i)
         sums = shared.sums[0, j]
-        shared.scores[j], _, shared.curvatures[j] = sum_row(j, rows, weights, sums, squares)
+        shared.scores[j], shared.curvatures[j] = _score_row(j, rows, weights, sums, squares)
         _write_input(j, rows, weights, sums, squares, tile.values[0, i])
     _forward(n_rows, tower, dropout, tile.values)
     _add_scores(first, n_rows, tower, tile.values, shared.scores)
@@ -354,7 +365,7 @@ def deepfm_score(rank, size, barrier, rows, weights, scratch, scores):
         n_in_tile = min(TILE, n_rows - first)
         for i in range(n_in_tile):
             j = np.uint64(first + i)
-            scores[j] = sum_row(j, rows, weights, sums, squares)[0]
+            scores[j], _ = _score_row(j, rows, weights, sums, squares)
             _write_input(j, rows, weights, sums, squares, values[0, i])
         _forward(TILE, tower, dropout, values)
         _add_scores(first, n_in_tile, tower, values, scores)

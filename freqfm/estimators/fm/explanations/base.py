@@ -70,7 +70,7 @@ class ExplanationMixin:
         Notes
         -----
         Shapley values take time and memory for each entry of a row and each feature of the
-        background, however many reference rows there are. In a DeepFM the tower's part is
+        background, however many reference rows there are. In a DeepFM or NFM the tower's part is
         approximate (DeepLIFT with its rescale rule, averaged over reference rows: DeepSHAP), adds
         up exactly too, and takes time for each pair of a row and a reference row.
 
@@ -145,7 +145,8 @@ class ExplanationMixin:
         Notes
         -----
         Without ``fields`` it takes time for each row and each column that the reference rows hold.
-        In a DeepFM it takes time for each pair of a row and a reference row: give some hundreds.
+        In a DeepFM or NFM it takes time for each pair of a row and a reference row: give some
+        hundreds.
 
         Examples
         --------
@@ -173,7 +174,7 @@ class ExplanationMixin:
         The strength of a pair is how much the score of two features with the value 1 differs from
         the sum of their separate effects: <v_i, v_j> in a factorization machine; in RaFM at the
         lower of their ranks; in FwFM times the weight of their fields; in FFM of their vectors for
-        each other's field; in DeepFM including the tower's effect.
+        each other's field; in DeepFM and NFM including the tower's effect.
 
         Parameters
         ----------
@@ -213,7 +214,7 @@ class ExplanationMixin:
                 With ``X``: the share of the scores' variance that interactions of different fields
                 (of columns, without fields) carry beyond what single fields do, as if fields were
                 independent. Near 0 the pairs carry nothing, and the strengths are noise. None in a
-                DeepFM with layers, which is not of order two.
+                DeepFM or NFM with layers, which is not of order two.
 
         Raises
         ------

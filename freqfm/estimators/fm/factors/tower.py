@@ -1,4 +1,4 @@
-"""The factors of a DeepFM: one table, and a tower of dense layers on top of it."""
+"""The factors of a DeepFM or NFM: one table, and a tower of dense layers on top of it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from freqfm._memory import aligned_zeros
 from freqfm.backends.base import Tower, layers_of
 from freqfm.estimators.fm.factors.dense import FactorsWithDense
 from freqfm.estimators.fm.factors.fields import FieldsParameter, count_fields
+from freqfm.initializers import resolve_for_columns
 from freqfm.optimizers import Optimizer
+
+# If interactions enter the score through layers only, vectors that start near 0, or layers of the
+# usual initial weights, let the penalty on the vectors win; see docs/results_deepfm.rst.
+_INIT_SCALE, _LAYER_SCALE = 0.1, 3.0
 
 _NO_FIELDS = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FactorsWithTower(FieldsParameter, FactorsWithDense):
-    """One vector for each feature, and dense layers on top of the vectors of a row."""
+class FactorsWithTower(FactorsWithDense):
+    """One vector for each feature, and dense layers on top of the pooled interactions of a row."""
 
     _parameter_constraints = {
         **FactorsWithDense._parameter_constraints,
         "hidden_layer_sizes": ["array-like"],
-        "fields": ["array-like", callable, None],
         "layer_optimizer": "no_validation",
         "alpha_layers": NON_NEGATIVE,
         "dropout": [Interval(Real, 0, 1, closed="left")],
@@ -40,13 +44,20 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
     )
 
     hidden_layer_sizes: ArrayLike = (64,)
-    fields: ArrayLike | Callable | None = None
     layer_optimizer: str | Optimizer = "adam"
     alpha_layers: float = 30.0
     dropout: float = 0.5
 
     _dense_optimizer = "layer_optimizer"
     _dense_alpha = "alpha_layers"
+
+    # Whether the score has the sum over pairs beside the tower.
+    _keeps_pairs = True
+
+    # Factor of the initial weights of layers.
+    _layer_scale = 1.0
+
+    fields_ = None
 
     @property
     def layers_(self):
@@ -70,7 +81,7 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
         self._init_dense(n_outputs, n_weights, "Dense layers", advice)
         if self._has_dense:
             for weights in self._dense:
-                _draw_layers(self._layer_widths, weights, generator)
+                _draw_layers(self._layer_widths, weights, generator, self._layer_scale)
         return states
 
     def _grow_tables(self, n_before, optimizer):
@@ -81,7 +92,7 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
             weights = aligned_zeros((len(self._dense), _count_weights(widths)))
             generator = np.random.default_rng([self._seed, n_before, widths[0]])
             for of_output in weights:
-                _draw_layers(widths, of_output, generator)
+                _draw_layers(widths, of_output, generator, self._layer_scale)
             # The first layer has a row for each input, and one of biases at the end.
             first, *others = layers_of(widths, np.arange(weights.shape[1]))
             known = first[:, np.append(np.arange(before[0]), widths[0])]
@@ -95,8 +106,14 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
         n_fields = 0 if fields is None else int(self._layer_widths[0]) // self.factors_.shape[-1]
         fields = _NO_FIELDS if fields is None else as_kernel_input(fields, np.int32)
         widths = as_kernel_input(self._layer_widths, np.int64)
-        towers = [Tower(of, widths, fields, n_fields) for of in as_kernel_input(self._dense)]
+        pairs = self._keeps_pairs
+        towers = [Tower(of, widths, fields, n_fields, pairs) for of in as_kernel_input(self._dense)]
         return [of._replace(dense=tower) for of, tower in zip(outputs, towers, strict=True)]
+
+    def _pair_terms(self, features):
+        if self._keeps_pairs or not self._has_dense:
+            return super()._pair_terms(features)
+        return [[] for _ in self.intercept_]
 
     def _penalized(self):
         """Return 1 for each weight, and 0 for each bias."""
@@ -132,6 +149,31 @@ class FactorsWithTower(FieldsParameter, FactorsWithDense):
         learned.array("_dense", (len(self.intercept_), _count_weights(widths)))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class FactorsWithFieldsTower(FieldsParameter, FactorsWithTower):
+    """One vector for each feature, and dense layers on top of the vectors of a row."""
+
+    _parameter_constraints = {
+        **FactorsWithTower._parameter_constraints,
+        "fields": ["array-like", callable, None],
+    }
+
+    fields: ArrayLike | Callable | None = None
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class FactorsUnderTower(FactorsWithTower):
+    """One vector for each feature, whose interactions only enter the score through dense layers."""
+
+    alpha_layers: float = 100.0
+
+    _keeps_pairs = False
+    _layer_scale = _LAYER_SCALE
+
+    def _checked_initializer(self):
+        return resolve_for_columns(self).with_defaults(scale=_INIT_SCALE)
+
+
 def _count_weights(widths):
     """Return the number of weights of a tower; without layers there are none."""
     if len(widths) == 1:
@@ -139,9 +181,9 @@ def _count_weights(widths):
     return int(((widths[:-1] + 1) * widths[1:]).sum() + widths[-1])
 
 
-def _draw_layers(widths, weights, generator):
+def _draw_layers(widths, weights, generator, scale):
     """Draw initial weights and biases, uniform as those of scikit-learn's ``MLPClassifier``."""
     fans = [*(n_in + n_out for n_in, n_out in pairwise(widths)), widths[-1] + 1]
     for layer, fan in zip(layers_of(widths, weights), fans, strict=True):
-        bound = np.sqrt(6 / fan)
+        bound = scale * np.sqrt(6 / fan)
         layer[...] = generator.uniform(-bound, bound, layer.shape)
