@@ -25,6 +25,7 @@ ORDER = [
     "plot_deepfm",
     "plot_fields",
     "plot_rafm",
+    "plot_mixed_ranks",
     "plot_custom_components",
 ]
 
