@@ -1,5 +1,6 @@
 """Matrix factorization with negatives that are drawn for each user."""
 
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from sklearn.model_selection import ParameterGrid
+from sklearn.model_selection import GridSearchCV, ParameterGrid
 from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, assert_agrees, one_step
 
 from freqfm import MFRecommender
@@ -25,7 +26,7 @@ from freqfm.formulas.sampling_laws import (
     prepare_query,
 )
 from freqfm.losses import Softmax
-from freqfm.samplers import MIDX, PRIS, SAMPLERS, Kernel, QuerySampler, SelfAdversarial
+from freqfm.samplers import AOBPR, MIDX, PRIS, SAMPLERS, Kernel, QuerySampler, SelfAdversarial
 from freqfm.temperatures import AdapTau
 
 NAMES = [name for name, make in SAMPLERS.items() if isinstance(make(), QuerySampler)]
@@ -129,8 +130,10 @@ PAIR_SAMPLERS = [
 ]
 
 
-@pytest.mark.parametrize("name", PAIR_SAMPLERS)
-@pytest.mark.parametrize("n_negatives, similarity", [(1, "dot"), (5, "dot"), (5, "cosine")])
+@pytest.mark.parametrize(
+    "name, n_negatives, similarity",
+    [("dns", 1, "dot"), *((name, 5, "cosine") for name in PAIR_SAMPLERS)],
+)
 def test_bpr_gradient(data, name, n_negatives, similarity):
     (du, dv, model), epoch, proposal = train_and_watch(
         data,
@@ -208,7 +211,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(params):
 
 
 class Watched(QuerySampler):
-    """MIDX, and what it was asked for."""
+    """MIDX, or AOBPR for losses of pairs, and what it was asked for."""
 
     calls = []
 
@@ -217,7 +220,8 @@ class Watched(QuerySampler):
 
     def proposal(self, counts, vectors, seed, previous=None):
         self.calls.append((counts.copy(), vectors.copy(), seed, previous))
-        return MIDX().proposal(counts, vectors, seed, previous)
+        shipped = MIDX() if self.corrected else AOBPR()
+        return shipped.proposal(counts, vectors, seed, previous)
 
 
 @pytest.mark.parametrize("refresh, n_calls", [(1, 5), (2, 3), (9, 1)])
@@ -286,6 +290,16 @@ def test_names_can_be_searched():
     model = MFRecommender(negative_sampler="midx_uniform")
     model.set_params(negative_sampler__n_codewords=4)
     assert repr(model.negative_sampler) == "MIDX(n_codewords=4, variant='uniform')"
+    X = make_interactions(60, 40, 600, random_state=0)
+    model = MFRecommender(4, loss="bpr", max_iter=1, random_state=0)
+    samplers = {"negative_sampler": ["pris"], "negative_sampler__n_clusters": [2, 5]}
+    other = {"negative_sampler": [AOBPR()], "negative_sampler__rank_scale": [5.0]}
+    search = GridSearchCV(model, [samplers, other], cv=2).fit(X)
+    assert len(set(search.cv_results_["mean_test_score"])) > 1
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    assert_array_equal(
+        again.partial_fit(X).item_factors_, search.best_estimator_.partial_fit(X).item_factors_
+    )
 
 
 def test_few_items_and_new_ones():
