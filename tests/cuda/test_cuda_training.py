@@ -81,6 +81,7 @@ def assert_agree(fit_on, model):
             ("cosine", 0.5),
             ("cosine", AdapTau(warm_up=1)),
             ("cosine", "learned_user"),
+            ("cosine", "cu_tau"),
             ("dot", "learned"),
         ],
         user_dropout=[0.0, 0.2],
