@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from freqfm import MFRecommender
-from freqfm.auxiliary import NCL, SGL, AuxiliaryTerm, SimGCL, TermBatch, TermEpoch
+from freqfm.auxiliary import IPL, NCL, SGL, AuxiliaryTerm, ReSN, SimGCL, TermBatch, TermEpoch
 from freqfm.backbones import Context, LightGCN
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
 
@@ -199,6 +199,64 @@ def test_views_of_the_graph_are_differentiated_through_their_own_propagation():
         assert value > 0
 
 
+def spread_of_rates(users, items, gamma):
+    """Return the standard deviation of the items' interaction rates, item by item."""
+    counts, rates = DENSE.sum(axis=0), []
+    for i, liked in enumerate(DENSE.T):
+        total = sum(1 / (1 + np.exp(-users[u] @ items[i])) for u in np.flatnonzero(liked))
+        rates.append(total / counts[i] ** (2 - gamma) * counts.mean() ** (1 - gamma))
+    return np.std(rates, ddof=1)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.6])
+def test_ipl_follows_the_spread_of_interaction_rates(gamma):
+    generator, term = np.random.default_rng(0), IPL(0.7, gamma=gamma)
+    users, items = (generator.standard_normal((n, 3)) for n in X.shape)
+    state = term.begin_epoch(TermEpoch(0, generator, X, users, items, None, None, 1))
+    everything = TermBatch(
+        *(0, np.arange(30), np.arange(20), users, items, *X.nonzero(), X.data), state=state
+    )
+    # The tangent over all interactions has the value, and the derivatives, of the spread.
+    value, *gradients = term.value_and_gradients(everything)
+    np.testing.assert_allclose(value, 0.7 * spread_of_rates(users, items, gamma))
+    for table, gradient in zip((users, items), gradients, strict=True):
+        direction, ends = generator.standard_normal(table.shape), []
+        for sign in (1, -1):
+            moved = [of + sign * 1e-6 * direction if of is table else of for of in (users, items)]
+            ends.append(0.7 * spread_of_rates(*moved, gamma))
+        slope = (ends[0] - ends[1]) / 2e-6
+        np.testing.assert_allclose(np.sum(gradient * direction), slope, rtol=1e-6)
+    check_gradients(term, make_batch()._replace(state=state))
+
+
+def test_ipl_of_items_with_one_rate_is_zero():
+    term, zeros = IPL(), np.zeros((30, 3))
+    state = term.begin_epoch(TermEpoch(0, None, X, zeros, zeros[:20], None, None, 1))
+    assert term.value_and_gradients(make_batch()._replace(state=state))[0] == 0
+
+
+def test_resn_is_the_largest_singular_value_of_the_scores():
+    for d in (2, 3, 8):  # more numbers than users, too
+        batch = make_batch(d)
+        largest = np.linalg.svd(batch.user_vectors @ batch.item_vectors.T)[1][0]
+        value = check_gradients(ReSN(0.7), batch)
+        np.testing.assert_allclose(value, 0.7 * largest**2 / 30)
+
+
+def test_terms_against_popularity_lower_what_they_measure():
+    users, items = 60, 40
+    popular = np.random.default_rng(0).random((users, items)) < np.linspace(0.9, 0.05, items)
+    log = sparse.csr_array(popular.astype(np.float32))
+    found = {}
+    for name, term in {"none": None, "ipl": IPL(5.0), "resn": ReSN(5.0)}.items():
+        model = MFRecommender(**SETTINGS | {"max_iter": 20}, auxiliary=term).fit(log)
+        scores = model.user_factors_ @ model.item_factors_.T
+        rates = [(1 / (1 + np.exp(-scores[popular[:, i], i]))).mean() for i in range(items)]
+        found[name] = np.std(rates), np.linalg.svd(scores)[1][0]
+    assert found["ipl"][0] < 0.7 * found["none"][0]
+    assert found["resn"][1] < 0.7 * found["none"][1]
+
+
 def test_a_batch_moves_by_the_gradients_of_the_loss_and_of_the_terms():
     """One step of SGD over all positives: the term's part is the difference of two fits."""
     settings = SETTINGS | {"optimizer": "sgd", "max_iter": 1, "batch_size": X.nnz}
@@ -220,7 +278,7 @@ def test_wrong_gradients_of_a_users_term_are_found():
         MFRecommender(**SETTINGS, auxiliary=Lengths(0.2, error=3.0)).fit(X)
 
 
-ALL = [SimGCL(0.2), "sgl", NCL(n_clusters=2), Lengths(0.01)]
+ALL = [SimGCL(0.2), "sgl", "ipl", "resn", NCL(n_clusters=2), Lengths(0.01)]
 
 
 def test_terms_are_trained_alike_with_any_threads_and_in_copies():

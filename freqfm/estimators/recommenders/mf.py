@@ -164,8 +164,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         Scale of the initializer, for "xavier" and "normal", and of the lengths of "auto"; None is 1
         for "xavier" and "auto", and 0.1 for "normal".
     auxiliary : str, AuxiliaryTerm or list of these, default=None
-        What training minimises beside the loss: "sgl", "simgcl", "ncl", or a term of your own; see
-        :mod:`freqfm.auxiliary`.
+        What training minimises beside the loss: "sgl", "simgcl", "ncl", "ipl", "resn", or a term
+        of your own; see :mod:`freqfm.auxiliary`.
         Batches are then trained step by step, which takes several times as long with
         ``backbone="linear"``, and LightGCN needs ``propagate="batch"``.
     n_recommendations : int, default=10
