@@ -14,6 +14,7 @@ from freqfm import MFRecommender
 from freqfm.auxiliary import IPL, NCL, SGL, AuxiliaryTerm, ReSN, SimGCL, TermBatch, TermEpoch
 from freqfm.backbones import Context, LightGCN
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
+from freqfm.optimizers import SGD
 
 DENSE = np.random.default_rng(1).random((30, 20)) < 0.3
 X = sparse.csr_array(DENSE.astype(np.float32))
@@ -271,6 +272,20 @@ def test_a_batch_moves_by_the_gradients_of_the_loss_and_of_the_terms():
         np.testing.assert_array_equal(added.item_factors_, plain.item_factors_)
         value = 0.4 * (before.astype(float) ** 2).sum()
         np.testing.assert_allclose(added.loss_curve_[0] - plain.loss_curve_[0], value, rtol=1e-4)
+
+
+def test_optimizers_that_sum_over_a_batch_take_a_term_as_often_as_it_has_positives():
+    class Summing(SGD):
+        average = False
+
+    averaged, summed = (
+        MFRecommender(**settings, auxiliary=SimGCL(0.5)).fit(X).user_factors_
+        for settings in (
+            SETTINGS | {"learning_rate": None, "batch_size": X.nnz, "optimizer": optimizer}
+            for optimizer in (SGD(0.01), Summing(0.01 / X.nnz))
+        )
+    )
+    np.testing.assert_allclose(averaged, summed, atol=2e-5)
 
 
 def test_wrong_gradients_of_a_users_term_are_found():
