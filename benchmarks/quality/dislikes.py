@@ -9,7 +9,11 @@ deviations: NDCG@10 of likes, the share of dislikes among the first ten, and the
 to that of the model without dislikes; items of the training part are not recommended, but to models
 without dislikes those are new that only were disliked ("hidden": these are left out, too).
 
-    python benchmarks/quality/dislikes.py --data DIR [--models bsl] [--seeds 5]
+"bsl+fm" orders the 300 best items of MFRecommender by score / temperature + power log P(like), with
+the probability of a rating above 2.5 by the mean of three FMRegressor of the training part; the
+power is chosen with the weight.
+
+    python benchmarks/quality/dislikes.py --data DIR [--models bsl bsl+fm] [--seeds 5]
 """
 
 import sys
@@ -25,6 +29,7 @@ from freqfm import (
     ALSRecommender,
     EASERecommender,
     FastVAERecommender,
+    FMRegressor,
     ItemKNNRecommender,
     MFRecommender,
 )
@@ -32,6 +37,10 @@ from freqfm.metrics import dislike_rate_at_k, ndcg_at_k
 
 K = 10
 WEIGHTS = 0.25, 0.5, 1.0, 2.0, 4.0
+POWERS = 0.0, 1.0, 2.0, 3.0, 4.0, 6.0
+
+# Items that are ordered by predicted ratings, too; dislikes are ratings up to 2.
+N_POOL, THRESHOLD = 300, 2.5
 
 #: Recommenders that learn from dislikes, and those that only leave them out.
 LEARN = {
@@ -49,9 +58,9 @@ LEAVE_OUT = {
 
 
 def parts(data, seed):
-    """Return the training, validation and test parts: matrices of 1 for likes, -1 for dislikes."""
+    """Return the training, validation and test parts: matrices of ratings."""
     users, movies, ratings, _ = movielens_100k(data)
-    values, shape = np.where(ratings <= 2, -1.0, 1.0), (users.max() + 1, movies.max() + 1)
+    values, shape = ratings.astype(np.float64), (users.max() + 1, movies.max() + 1)
     order = np.random.default_rng(seed).permutation(len(users))
     ends = 8 * len(users) // 10, 9 * len(users) // 10
     return [
@@ -60,34 +69,74 @@ def parts(data, seed):
     ]
 
 
-def figures(model, parts, hidden=None):
+def signed(part):
+    """Return a matrix of 1 for likes and -1 for dislikes."""
+    part = part.copy()
+    part.data = np.where(part.data < THRESHOLD, -1.0, 1.0)
+    return part
+
+
+def pairs(users, items, shape):
+    """Return rows of a regression on ratings: one-hot users, then items."""
+    columns = np.column_stack([users, shape[0] + items]).ravel()
+    indptr = np.arange(0, len(columns) + 1, 2)
+    return sparse.csr_array((np.ones(len(columns)), columns, indptr), (len(users), sum(shape)))
+
+
+def log_likes(ratings, seed):
+    """Return log P(like) of all users and items, if errors of ratings are about logistic."""
+    rows, every = ratings.tocoo(), np.indices(ratings.shape).reshape(2, -1)
+    X, X_every = pairs(rows.row, rows.col, ratings.shape), pairs(*every, ratings.shape)
+    models = [FMRegressor(64, random_state=seed + 10 * i).fit(X, rows.data) for i in range(3)]
+    predicted = np.mean([model.predict(X_every) for model in models], axis=0)
+    return -np.logaddexp(0, -1.8 * (predicted - THRESHOLD)).reshape(ratings.shape)
+
+
+def figures(items, parts):
     """Return NDCG@10 of likes and the share of dislikes found, for parts of held-out ratings."""
-    users = np.arange(parts[0].shape[0])
-    items, _ = model.recommend(users=users, n_recommendations=K, exclude=hidden)
     return [metric(part, items) for part in parts for metric in (ndcg_at_k, dislike_rate_at_k)]
 
 
-def measure(make, data, seeds, weights):
-    """Return the figures of each model, (1 + 1 + n_weights, n_seeds, 4)."""
+def lists_of(model, n_users, hidden=None, n=K):
+    """Return the best items of all users, and their scores."""
+    return model.recommend(users=np.arange(n_users), n_recommendations=n, exclude=hidden)
+
+
+def measure(make, data, seeds, settings):
+    """Return the figures of each model, (1 + 1 + n_settings, n_seeds, 4)."""
     rows = []
     for seed in range(seeds):
-        train, *held_out = parts(data, seed)
+        ratings, *held_out = parts(data, seed)
+        held_out, train = [signed(part) for part in held_out], signed(ratings)
         likes, dislikes = train.maximum(0).tocsr(), (-train).maximum(0).tocsr()
-        model = make(seed).fit(likes)
-        found = [figures(model, held_out), figures(model, held_out, dislikes)]
-        for weight in weights:
+        model, n = make(seed).fit(likes), train.shape[0]
+        logs = None if settings[0][1] is None else log_likes(ratings, seed)
+        found = [figures(lists_of(model, n, hidden)[0], held_out) for hidden in (None, dislikes)]
+        for weight in dict.fromkeys(weight for weight, _ in settings):
             model = make(seed).fit(likes, dislikes=weight * dislikes)
-            found.append(figures(model, held_out))
+            items, scores = lists_of(model, n, n=N_POOL)
+            for power in [power for one, power in settings if one == weight]:
+                if power is not None:
+                    added = power * np.take_along_axis(logs, items, axis=1)
+                    order = np.argsort(-scores / model.temperature_ - added, axis=1)
+                    items, scores = (
+                        np.take_along_axis(of, order, axis=1) for of in (items, scores)
+                    )
+                found.append(figures(items[:, :K], held_out))
         rows.append(found)
     return np.array(rows).swapaxes(0, 1)
 
 
-def report(name, found, weights):
+def report(name, found, settings):
     """Print the rows of a table of one recommender."""
     mean = found.mean(axis=1)
     fits = np.flatnonzero(mean[2:, 0] >= mean[0, 0])
     chosen = 2 + (fits[mean[2 + fits, 1].argmin()] if len(fits) else 0)
-    named = [(0, "without"), (1, "hidden"), (chosen, f"weight {weights[chosen - 2]:g}")]
+    labels = [
+        f"weight {weight:g}" + ("" if power is None else f" power {power:g}")
+        for weight, power in settings
+    ]
+    named = [(0, "without"), (1, "hidden"), (chosen, labels[chosen - 2])]
     for at, kind in named:
         ndcg, rate = found[at, :, 2], found[at, :, 3]
         ratio = rate / found[0, :, 3]
@@ -95,26 +144,25 @@ def report(name, found, weights):
             f"{of.mean():.4f} +- {of.std(ddof=1) if len(of) > 1 else 0:.4f}"
             for of in (ndcg, rate, ratio)
         )
-        print(f"{name:10} {kind:12} {'   '.join(numbers)}", flush=True)
-    print(f"{'':10} validation: " + ", ".join(
-        f"{weight:g} {one[0]:.4f} {one[1]:.4f}"
-        for weight, one in zip(("without", "hidden", *weights), mean, strict=True)
-        if not isinstance(weight, str)
-    ) + f"; without {mean[0, 0]:.4f} {mean[0, 1]:.4f}", flush=True)  # fmt: skip
+        print(f"{name:10} {kind:18} {'   '.join(numbers)}", flush=True)
+    validation = zip(("without", "hidden", *labels), mean, strict=True)
+    print(f"{'':10} validation:", *(f"{of} {a:.4f} {b:.4f}," for of, (a, b, *_) in validation))
 
 
 def main():
     """Print a table of all recommenders asked for."""
     parser = data_parser(__doc__)
-    parser.add_argument("--models", nargs="*", default=[*LEARN, *LEAVE_OUT])
+    parser.add_argument("--models", nargs="*", default=[*LEARN, *LEAVE_OUT, "bsl+fm"])
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
     data = require_data(arguments)
-    print(f"{'model':10} {'dislikes':12} {'NDCG@10':20} {'dislikes@10':20} ratio")
+    print(f"{'model':10} {'dislikes':18} {'NDCG@10':20} {'dislikes@10':20} ratio")
     for name in arguments.models:
-        weights = WEIGHTS if name in LEARN else (1.0,)
-        make = LEARN[name] if name in LEARN else LEAVE_OUT[name]
-        report(name, measure(make, data, arguments.seeds, weights), weights)
+        settings = [(weight, None) for weight in (WEIGHTS if name in LEARN else (1.0,))]
+        if name == "bsl+fm":
+            settings = [(weight, power) for weight in (0.5, 1.0, 2.0) for power in POWERS]
+        make = (LEARN | LEAVE_OUT)[name.removesuffix("+fm")]
+        report(name, measure(make, data, arguments.seeds, settings), settings)
 
 
 if __name__ == "__main__":
