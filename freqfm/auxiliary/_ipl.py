@@ -3,6 +3,7 @@
 from numbers import Real
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE
@@ -101,10 +102,9 @@ class IPL(AuxiliaryTerm):
         users, items = (of[rows] for of, rows in zip(batch.both_vectors, pairs, strict=True))
         rates = _sigmoids(users, items)
         factors = self.weight * weights / weights.sum() * batch.state[batch.items[pairs[1]]]
-        slopes = (factors * rates * (1 - rates))[:, None]
-        gradients = [np.zeros_like(of) for of in batch.both_vectors]
-        for gradient, rows, others in zip(gradients, pairs, (items, users), strict=True):
-            np.add.at(gradient, rows, (slopes * others).astype(gradient.dtype))
+        shape = len(batch.users), len(batch.items)
+        slopes = sparse.csr_array((factors * rates * (1 - rates), pairs), shape=shape)
+        gradients = slopes @ batch.item_vectors, slopes.T @ batch.user_vectors
         return float(factors @ rates), *gradients
 
 

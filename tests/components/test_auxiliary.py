@@ -248,9 +248,9 @@ def test_terms_against_popularity_lower_what_they_measure():
     users, items = 60, 40
     popular = np.random.default_rng(0).random((users, items)) < np.linspace(0.9, 0.05, items)
     log = sparse.csr_array(popular.astype(np.float32))
-    found = {}
+    found, settings = {}, SETTINGS | {"max_iter": 3, "learning_rate": 0.05}
     for name, term in {"none": None, "ipl": IPL(5.0), "resn": ReSN(5.0)}.items():
-        model = MFRecommender(**SETTINGS | {"max_iter": 20}, auxiliary=term).fit(log)
+        model = MFRecommender(**settings, auxiliary=term).fit(log)
         scores = model.user_factors_ @ model.item_factors_.T
         rates = [(1 / (1 + np.exp(-scores[popular[:, i], i]))).mean() for i in range(items)]
         found[name] = np.std(rates), np.linalg.svd(scores)[1][0]
