@@ -129,24 +129,11 @@ class _InnerCode(JITCodeLibrary):
         return module
 
 
-# The beginning of the names of functions that Python calls: they unpack every field of every
-# argument, which is as much code as a small kernel.
-_ENTRY = "_ZN7cpython"
-
-
 class _KernelCode(JITCodeLibrary):
     """Code of a kernel.
 
     numba links each function into its callers, these into theirs, and so on.
     """
-
-    def add_ir_module(self, module):
-        """Add code; what takes a call's arguments apart, once for each call, is not optimized."""
-        for function in module.functions:
-            if function.name.startswith(_ENTRY) and not function.is_declaration:
-                function.attributes.add("noinline")
-                function.attributes.add("optnone")
-        super().add_ir_module(module)
 
     def finalize(self):
         """Link each function once, and generate machine code."""
@@ -201,12 +188,6 @@ def _link_called(code, module):
             module.link_in(library._get_module_for_linking(), preserve=True)
 
 
-def _install_new(context):
-    """Make known what has been registered with numba since the last time."""
-    for registry in list(context._registries):
-        context.install_registry(registry)
-
-
 # Types of results of numba's functions, by function and types of arguments.
 _SIGNATURES = {}
 
@@ -248,13 +229,6 @@ class KernelCompiler(Compiler):
     """Compiles a kernel."""
 
     _code = _KernelCode
-
-    def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):
-        super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
-        context = self.state.targetctx
-        # Whatever numba does not find at once it looks for in all of its modules, hundreds of times
-        # a kernel. They have been imported above; only what they define anew is of interest.
-        context.refresh = lambda: _install_new(context)
 
     def compile_extra(self, func):
         """Return the compiled code of a Python function."""

@@ -21,7 +21,6 @@ from llvmlite.binding import Linkage
 from numba.core import registry, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
-from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
@@ -85,15 +84,6 @@ def test_kernel_is_compiled_by_the_cheaper_passes(kernel):
     assert "inline_closure_likes" not in names
 
 
-def test_unpacking_of_arguments_is_not_optimized(kernel):
-    compiled = kernel(lambda outer: total(outer, 1))
-    assert compiled(example()) == 3.0
-    (overload,) = compiled.overloads.values()
-    names = overload.fndesc.llvm_cpython_wrapper_name, overload.fndesc.mangled_name
-    attributes = [b" ".join(overload.library.get_function(name).attributes) for name in names]
-    assert [b"optnone" in found for found in attributes] == [True, False]
-
-
 def alternating(values):
     """Values that alternate in sign, a loop that is not vectorised."""
     result = 0
@@ -109,18 +99,6 @@ def test_loops_are_not_unrolled(kernel):
     function = overload.library.get_function(overload.fndesc.mangled_name)
     opcodes = [i.opcode for block in function.blocks for i in block.instructions]
     assert opcodes.count("mul") == 1
-
-
-def test_numba_looks_for_definitions_without_importing(kernel, monkeypatch):
-    refreshed = []
-    load = CPUContext.load_additional_registries
-    monkeypatch.setattr(
-        CPUContext, "load_additional_registries", lambda self: refreshed.append(load(self))
-    )
-    compiled = kernel(lambda values: values[0] + values[1])
-    assert compiled(np.arange(3.0)) == 1.0
-    # Once for the kernel; not at each constant index, for which numba has no definition.
-    assert len(refreshed) == 1
 
 
 def test_literal_arguments_compile_nothing_anew(kernel):

@@ -2,20 +2,7 @@
 
 import numpy as np
 
-from freqfm._numba.jit import ZERO, inlined
-
-
-@inlined
-def squared_norm(x, vector, width):
-    """Return the squared length of a multiple of a vector.
-
-    The loop writes nothing: LLVM would compile it twice, with two orders of the sum.
-    """
-    squares = ZERO
-    for f in range(width):
-        term = x * vector[f]
-        squares += term * term
-    return squares
+from freqfm._numba.jit import inlined
 
 
 @inlined
