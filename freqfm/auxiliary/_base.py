@@ -10,7 +10,7 @@ from freqfm._components import Component
 
 
 class TermEpoch(NamedTuple):
-    """What an auxiliary term may use at the beginning of an epoch; arrays must not be changed."""
+    """What an auxiliary term may use at the beginning of an epoch, to read."""
 
     epoch: int  #: number of the epoch, from 0 on; continued fits go on counting
     generator: np.random.Generator  #: of this epoch and term
@@ -23,7 +23,7 @@ class TermEpoch(NamedTuple):
 
 
 class TermBatch(NamedTuple):
-    """A batch, as an auxiliary term gets it; arrays must not be changed."""
+    """A batch, as an auxiliary term gets it, to read: vectors cannot be written to."""
 
     number: int  #: of the batch in its epoch, from 0 on
     users: np.ndarray  #: (n_users_of_batch,), each once and in ascending order

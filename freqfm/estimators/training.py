@@ -433,8 +433,11 @@ def check_finite(estimator, task, loss, epoch, kept):
         rate = optimizer.learning_rate
         by = f", with {optimizer!r} (learning rate {rate:g})"
         advice = f"a smaller learning_rate, such as {rate / 10:g}, or {advice}"
-    parts = [p for p in estimator.get_params(deep=False).values() if isinstance(p, Component)]
-    own = [type(part).__name__ for part in parts if not is_ours(type(part))]
+    own = []
+    for value in estimator.get_params(deep=False).values():
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        parts = [part for part in parts if isinstance(part, Component)]
+        own += [type(part).__name__ for part in parts if not is_ours(type(part))]
     if own:
         advice += f", or check what {' and '.join(own)} computes"
     raise DivergenceError(

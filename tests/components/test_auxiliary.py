@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from freqfm import MFRecommender
+from freqfm import DivergenceError, MFRecommender
 from freqfm.auxiliary import IPL, NCL, SGL, AuxiliaryTerm, ReSN, SimGCL, TermBatch, TermEpoch
 from freqfm.backbones import Context, LightGCN
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
@@ -343,6 +343,8 @@ def test_what_a_users_term_returns_is_checked():
     returned = [
         ("must return a number", lambda batch: 1.0),
         ("must return a number", lambda batch: (batch.user_vectors, None, None)),
+        ("must return a number", lambda batch: ("one", None, None)),
+        ("read-only", lambda batch: batch.user_vectors.fill(0)),
         ("gradients of users of the shape", lambda batch: (0.0, batch.users, None)),
         ("gradients of items of the shape", lambda batch: (0.0, None, batch.item_vectors.T)),
     ]
@@ -350,9 +352,12 @@ def test_what_a_users_term_returns_is_checked():
     for k, (message, _) in enumerate(returned):
         with pytest.raises(ValueError, match=message):
             MFRecommender(**SETTINGS, auxiliary=Returns(k)).fit(X)
+    RETURNED.append(lambda batch: (np.nan, None, None))
+    with pytest.raises(DivergenceError, match="check what Returns computes"):
+        MFRecommender(**SETTINGS, auxiliary=["simgcl", Returns(len(returned))]).fit(X)
     RETURNED.append(lambda batch: (0.0, None, None))
     nothing, plain = (
         MFRecommender(**SETTINGS, backbone=LightGCN(propagate="batch"), auxiliary=term).fit(X)
-        for term in (Returns(4), None)
+        for term in (Returns(len(returned) + 1), None)
     )
     np.testing.assert_array_equal(nothing.user_factors_, plain.user_factors_)

@@ -84,7 +84,7 @@ class AuxiliaryTerms:
                 epoch,
                 self._generator(number, 0),
                 self._X,
-                *self._vectors.values(),
+                *map(_read_only, self._vectors.values()),
                 self._backbone,
                 self._tables,
                 self._n_threads,
@@ -142,13 +142,21 @@ class AuxiliaryTerms:
             item_counts=self._counts[1],
             state=self._states[number],
         )
-        views = self._views[number]
-        if not views:
-            return batch, []
-        rows, width = (batch.users, batch.items), batch.user_vectors.shape[1]
-        found = (compute(view, self._tables, rows, width) for view in views)
-        users, items, contexts = zip(*found, strict=True)
-        return batch._replace(user_vectors=np.stack(users), item_vectors=np.stack(items)), contexts
+        vectors, contexts = batch.both_vectors, []
+        if self._views[number]:
+            rows, width = (batch.users, batch.items), batch.user_vectors.shape[1]
+            views = (compute(view, self._tables, rows, width) for view in self._views[number])
+            *vectors, contexts = zip(*views, strict=True)
+            vectors = map(np.stack, vectors)
+        users, items = map(_read_only, vectors)
+        return batch._replace(user_vectors=users, item_vectors=items), contexts
+
+
+def _read_only(array):
+    """Return a view of an array that cannot be written to: other terms, or the model, read it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _checked(term, batch):
@@ -162,7 +170,8 @@ def _checked(term, batch):
     call = f"value_and_gradients of {type(term).__name__}"
     with single_threaded_blas():
         found = term.value_and_gradients(batch)
-    if not isinstance(found, tuple) or len(found) != 3 or np.ndim(found[0]) != 0:
+    fits = isinstance(found, tuple) and len(found) == 3 and np.ndim(found[0]) == 0
+    if not fits or np.asarray(found[0]).dtype.kind not in "fiu":
         raise ValueError(
             f"{call} must return a number, gradients of users, and gradients of items; got "
             f"{shown(found)}."
@@ -190,7 +199,8 @@ def _warn_of_wrong_gradients(term, batch):
         return
     stream, generator = batch.generator.bit_generator.state, np.random.default_rng(0)
     vectors = [of.astype(np.float64) for of in batch.both_vectors]
-    batch = batch._replace(user_vectors=vectors[0], item_vectors=vectors[1])
+    users, items = map(_read_only, vectors)
+    batch = batch._replace(user_vectors=users, item_vectors=items)
 
     def call():
         batch.generator.bit_generator.state = stream
