@@ -7,13 +7,14 @@ import pytest
 import reference.mf
 from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
 from test_features import AnyTables, small_features
 from test_mf_kernels import N_ITEMS, N_USERS, WIDTH, GivenNegatives, data, known_pairs  # noqa: F401
 from test_resume import Killed, Killing, learned
 
-from freqfm import MFRecommender
+from freqfm import MFRecommender, backends
 from freqfm._input.rows import take_rows
 from freqfm.backbones import Context, Features
 from freqfm.callbacks import resume
@@ -187,6 +188,27 @@ def test_without_context_features_it_is_the_model_of_features():
     same, other = same.fit(X_users), clone(model).set_params(backbone=Features(F)).fit(X_users)
     assert_allclose(same.user_factors_, other.user_factors_, atol=1e-6)
     assert_allclose(same.item_factors_, other.item_factors_, atol=1e-6)
+
+
+@pytest.mark.slow
+@each(
+    "way",
+    [
+        {"loss": "softmax", "user_dropout": 0.2, "optimizer": "sgd", "learning_rate": 2.0},
+        {"loss": "bpr", "weight_decay": 0.01, "weight_decay_scope": "full", "optimizer": "adagrad"},
+        {"loss": "ccl", "optimizer": "cf_sgd", "learning_rate": 1.0},
+        {"loss": "directau", "optimizer": "adagrad", "weight_decay": 0.01},
+    ],
+)
+def test_kernels_equal_the_reference(way, monkeypatch):
+    X, users, C = made(150)
+    F = small_features(60, 4)
+    backbone = Context(context=C * [1, 2, 0.5], users=users, user_features=F)
+    model = MFRecommender(4, backbone=backbone, max_iter=2, random_state=0, n_jobs=1, **way).fit(X)
+    monkeypatch.setattr(backends, "get", lambda device="cpu": NumpyBackend())
+    for name, table in clone(model).fit(X).backbone_tables_.items():
+        largest = np.abs(table).max()
+        assert_allclose(model.backbone_tables_[name], table, atol=1e-4 * largest)
 
 
 @each("way", [{"loss": "softmax", "weight_decay": 0.01}, {"loss": "bpr", "optimizer": "adagrad"}])

@@ -280,13 +280,8 @@ def gather_dropped_row(table, k, cosine, dropout, key, mask, out, j):
 
 
 @inlined
-def copy_user(r, batch, table, out):
-    """Write the vector of the user of row ``r`` to ``out``."""
-    if not has_terms(batch):
-        u = user_of(batch, r)
-        for f in range(table.shape[1]):
-            out[f] = table[u, f]
-        return
+def _sum_terms(r, batch, table, out):
+    """Write the sum of the terms of row ``r`` to ``out``."""
     terms, row = batch.data.terms, batch.first_row + r
     for f in range(table.shape[1]):
         out[f] = ZERO
@@ -300,7 +295,7 @@ def gather_user(r, batch, table, cosine, dropout, masks, out):
     key = key_of(batch, r)
     if not has_terms(batch):
         return gather_dropped_row(table, user_of(batch, r), cosine, dropout, key, masks, out, r)
-    copy_user(r, batch, table, out[r])
+    _sum_terms(r, batch, table, out[r])
     return gather_dropped_row(out, r, cosine, dropout, key, masks, out, r)
 
 

@@ -4,6 +4,7 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 from scipy.special import expit, logsumexp
 
 from freqfm.backends import base
@@ -51,6 +52,7 @@ class Batch(NamedTuple):
     rows: np.ndarray  #: the row of each positive
     keys: np.ndarray  #: random streams of the rows
     pairs: np.ndarray  #: where the positives stand in the epoch
+    terms: sparse.csr_array  #: whose product with the table of users are the rows' vectors
 
     @property
     def mean(self):
@@ -58,11 +60,17 @@ class Batch(NamedTuple):
         return 1 / self.weights.sum(dtype=np.float64)
 
 
-def batch_of(data, b, key):
+def batch_of(data, b, key, n_users):
     """Return a batch of ``base.Batches``; ``key`` is the epoch's random stream."""
     rows = np.arange(*data.batch_starts[b : b + 2])
     pairs = np.arange(*data.row_starts[data.batch_starts[b : b + 2]])
     lengths = np.diff(data.row_starts)[rows]
+    starts, tokens, multiples = data.terms
+    if not len(starts):
+        n = len(data.row_users)
+        starts, tokens, multiples = np.arange(n + 1), data.row_users, np.ones(n)
+    given = multiples.astype(np.float64), tokens, starts
+    terms = sparse.csr_array(given, shape=(len(starts) - 1, n_users))
     return Batch(
         data.row_users[rows],
         data.items[pairs],
@@ -70,6 +78,7 @@ def batch_of(data, b, key):
         np.repeat(np.arange(len(rows)), lengths),
         hashes(key + rows.astype(np.uint64)),
         pairs,
+        terms[rows],
     )
 
 
@@ -115,9 +124,10 @@ class RankingEpochs(base.RankingTrainer):
         loss = weight = 0.0
         self._proposal, self._inverse, self._statistics = proposal, inverse_temperatures, statistics
         start = self._data.row_starts[self._data.batch_starts[first]]
+        n_users = len(self._tables["user_factors"].weights)
         with np.errstate(over="ignore", invalid="ignore"):
             for b in range(first, last):
-                batch = batch_of(self._data, b, self._key)
+                batch = batch_of(self._data, b, self._key, n_users)
                 lists = negatives
                 if negatives is not None:
                     at = batch.pairs - start if self._separate_lists else [b - first]
@@ -129,7 +139,7 @@ class RankingEpochs(base.RankingTrainer):
 
     def _gather(self, batch):
         """Return the Units of a batch's rows, and of all items."""
-        problem, users = self.problem, self._tables["user_factors"].weights[batch.users]
+        problem, users = self.problem, batch.terms @ self._tables["user_factors"].weights
         masks = 1.0
         if problem.dropout > 0:
             masks = dropout_masks(batch.keys, users.shape[1], problem.dropout)
@@ -233,10 +243,8 @@ class RankingEpochs(base.RankingTrainer):
 
     def _apply(self, batch, users, items, by_users, by_items, tokens):
         """Move users and items by the gradients of their Units."""
-        by_users = summed(
-            len(self._tables["user_factors"].weights), batch.users, users.back(by_users)
-        )
-        self._move("user_factors", batch, by_users, batch.users)
+        by_users = batch.terms.T @ users.back(by_users)
+        self._move("user_factors", batch, by_users, batch.terms.indices)
         self._move("item_factors", batch, items.back(by_items), tokens)
 
     # Pairs.
@@ -247,7 +255,7 @@ class RankingEpochs(base.RankingTrainer):
             return lists, np.zeros(lists.shape)
         keys = hashes(hashes(self._key ^ DRAWS) + batch.pairs.astype(np.uint64))
         users = batch.users[batch.rows]
-        queries = self._tables["user_factors"].weights[users]
+        queries = (batch.terms @ self._tables["user_factors"].weights)[batch.rows]
         if self.problem.cosine:
             queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
         queries = queries * self._inverse[users, :1]
