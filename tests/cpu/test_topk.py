@@ -19,6 +19,7 @@ from freqfm.backends.cpu.topk import (
     Scratch,
     rank_items,
 )
+from freqfm.formulas.selection import buffer_size, item_of, number_of, score_of
 from freqfm.metrics import _ranking
 
 
@@ -209,6 +210,9 @@ def test_threads_beyond_the_rows_have_nothing_to_do():
         units=np.empty((3, 0, 3), dtype=np.float32),
         cursors=np.empty((3, 4), dtype=np.int64),
         slacks=np.empty((3, 4), dtype=np.float32),
+        numbers=np.empty((3, 4, buffer_size(5)), dtype=np.int64),
+        counts=np.empty((3, 4), dtype=np.int64),
+        thresholds=np.empty((3, 4), dtype=np.float32),
     )
     for n_queries in (10, 4, 1):
         found, scores = (array[:n_queries] for array in best)
@@ -233,6 +237,17 @@ def test_scores_that_are_not_finite():
     with np.errstate(over="ignore"):
         found, _ = top_k(np.float32([[3e38, 3e38]]), np.float32([[-3e38, 0], [1, 0], [0, 9]]), 3)
     assert_array_equal(found, [[2, 1, -1]])
+
+
+def test_numbers_are_ordered_as_scores_and_items():
+    scores = np.float32([-np.inf, -3e38, -1, -1e-45, -0.0, 0, 1e-45, 1, 3e38, np.inf])
+    numbers = [number_of(score, item) for score in scores for item in (2**31 - 1, 7, 0, -1)]
+    # Both zeros are equal.
+    assert numbers[16:20] == numbers[20:24]
+    del numbers[16:20]
+    assert (np.diff(np.array(numbers, dtype=object)) > 0).all()
+    assert_array_equal([score_of(number) for number in numbers[::4]], np.delete(scores, 4))
+    assert [item_of(number) for number in numbers[:4]] == [2**31 - 1, 7, 0, -1]
 
 
 def test_more_places_than_items():

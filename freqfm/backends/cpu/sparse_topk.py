@@ -6,7 +6,8 @@ import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined, kernel
 from freqfm.backends.cpu.team import Team
-from freqfm.backends.cpu.topk import Best, clear, sink, sort, worse
+from freqfm.backends.cpu.topk import Best
+from freqfm.formulas.selection import buffer_size, clear, number_of, offer, worst_of, write_best
 
 # Below this number of queries and their entries, starting threads takes longer.
 _WORTH_SEVERAL_THREADS = 1000
@@ -18,6 +19,7 @@ class _Sums(NamedTuple):
     scores: np.ndarray  #: (size, n_items), float32
     queries: np.ndarray  #: (size, n_items), int32: the last query that has a score for the item
     touched: np.ndarray  #: (size, n_items), int32: the items of this query, in any order
+    numbers: np.ndarray  #: (size, c), int64, a buffer of the best
 
 
 @inlined
@@ -55,6 +57,7 @@ def rank_sparse(rank, size, barrier, queries, columns, lists, sums, best):
     best : Best
     """
     scores, marks, touched = sums.scores[rank], sums.queries[rank], sums.touched[rank]
+    numbers, k = sums.numbers[rank], best.items.shape[1]
     for q in range(rank, queries.starts.shape[0] - 1, size):
         n = _add_products(q, queries, columns, scores, marks, touched)
         for e in range(lists.excluded.indptr[q], lists.excluded.indptr[q + 1]):
@@ -63,17 +66,19 @@ def rank_sparse(rank, size, barrier, queries, columns, lists, sums, best):
         if lists.has_candidates:
             first, n = lists.candidates.indptr[q], lists.candidates.indptr[q + 1]
             found = lists.candidates.indices
-        row = np.uint64(q)
-        clear(row, best)
+        n_kept, threshold = clear(numbers, k), ZERO
         for e in range(first, n):
             item = found[np.uint64(e)]
             at = np.uint64(item)
             if marks[at] != q or not lists.allowed[at]:
                 continue
             score = scores[at]
-            if score > ZERO and worse(best.scores[row, 0], best.items[row, 0], score, item):
-                sink(row, best.items.shape[1], score, item, best.scores, best.items)
-        sort(row, best.scores, best.items)
+            if score > ZERO and score >= threshold:
+                number = number_of(score, item)
+                if number > numbers[np.uint64(k - 1)]:
+                    n_kept = offer(numbers, n_kept, k, number)
+                    threshold = worst_of(numbers, k)
+        write_best(numbers, n_kept, best.items[q], best.scores[q])
 
 
 def sparse_top_k(queries, columns, k, lists, n_threads):
@@ -89,6 +94,7 @@ def sparse_top_k(queries, columns, k, lists, n_threads):
             np.empty(shape, dtype=np.float32),
             np.full(shape, -1, dtype=np.int32),
             np.empty(shape, dtype=np.int32),
+            np.empty((team.size, buffer_size(k)), dtype=np.int64),
         )
         team.run(rank_sparse, queries, columns, lists, sums, best)
     return best

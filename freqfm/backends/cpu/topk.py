@@ -23,6 +23,14 @@ from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.search import first_above
+from freqfm.formulas.selection import (
+    buffer_size,
+    clear,
+    number_of,
+    offer,
+    worst_of,
+    write_best,
+)
 
 # This many consecutive scores are compared at once; whether one of them is good enough is a single
 # branch, which is rarely taken.
@@ -50,38 +58,6 @@ _NOTHING = np.float32(-np.inf)
 # theirs would underflow.
 _ROUNDING, _ROUNDINGS_BESIDE = np.float32(2.0**-22), np.float32(8)
 _LEAST_SQUARES = np.float32(1e-30)
-
-
-@inlined
-def worse(score, item, other_score, other_item):
-    """Return whether an item ranks behind another; of two equal scores the larger index does."""
-    return score < other_score or (score == other_score and item > other_item)
-
-
-@inlined
-def sink(r, n_kept, score, item, scores, items):
-    """Replace the worst of the ``n_kept`` entries in row ``r``; the next worst comes to the top.
-
-    The row is a heap: an entry at place i ranks behind those at 2 i + 1 and 2 i + 2.
-    """
-    place = np.uint64(0)
-    n_kept = np.uint64(n_kept)
-    while True:
-        child = np.uint64(2) * place + np.uint64(1)
-        if child >= n_kept:
-            break
-        other = child + np.uint64(1)
-        if other < n_kept and worse(
-            scores[r, other], items[r, other], scores[r, child], items[r, child]
-        ):
-            child = other
-        if not worse(scores[r, child], items[r, child], score, item):
-            break
-        scores[r, place] = scores[r, child]
-        items[r, place] = items[r, child]
-        place = child
-    scores[r, place] = score
-    items[r, place] = item
 
 
 @inlined
@@ -118,45 +94,25 @@ def _score(query, row, n_unit):
 
 
 @inlined
-def _keep_best(i, r, first_item, n_scores, tile, slack, scores, best):
-    """Keep those of row ``i`` of the tile that are among the best of list ``r``.
+def _keep_best(i, query, first_item, n_scores, tile, slack, scores, kept):
+    """Keep those of row ``i`` of the tile that may be among the best.
 
     No score exceeds its number in the tile by more than ``slack``.
     """
-    items = best.items
-    query = scores.queries[r % np.uint64(scores.queries.shape[0])]
+    numbers, k = kept.numbers[i], kept.k
     # Items come in increasing order, so of equal scores the one that is already kept stays.
-    threshold = best.scores[r, 0]
+    threshold = kept.thresholds[i]
     for begin in range(np.uint64(0), np.uint64(n_scores), np.uint64(BLOCK)):
         if _any_above(tile, i, begin, threshold - slack):
             for j in range(begin, begin + np.uint64(BLOCK)):
                 if tile[i, j] > threshold - slack:
-                    row = scores.items[np.uint64(first_item) + j]
-                    score = _score(query, row, scores.n_unit)
+                    item = first_item + np.int64(j)
+                    score = _score(query, scores.items[np.uint64(item)], scores.n_unit)
                     if score > threshold:
-                        item = np.int32(first_item + np.int64(j))
-                        sink(r, items.shape[1], score, item, best.scores, items)
-                        threshold = best.scores[r, 0]
-
-
-@inlined
-def clear(r, best):
-    """Let list ``r`` hold no item."""
-    for place in range(best.items.shape[1]):
-        best.scores[r, place] = _NOTHING
-        best.items[r, place] = -1
-
-
-@inlined
-def sort(r, scores, items):
-    """Turn the heap of row ``r`` into a list sorted from the best item to the worst."""
-    for last in range(items.shape[1] - 1, 0, -1):
-        # The worst is swapped to the end; the others are made a heap again.
-        score = scores[r, 0]
-        item = items[r, 0]
-        sink(r, last, scores[r, last], items[r, last], scores, items)
-        scores[r, last] = score
-        items[r, last] = item
+                        number = number_of(score, item)
+                        kept.counts[i] = offer(numbers, kept.counts[i], k, number)
+                        threshold = worst_of(numbers, k)
+    kept.thresholds[i] = threshold
 
 
 @inlined
@@ -230,6 +186,18 @@ class Scratch(NamedTuple):
     units: np.ndarray  #: (size, TILE_ITEMS, d), float32; empty tiles if unused
     cursors: np.ndarray  #: (size, n_rows or more), int64
     slacks: np.ndarray  #: (size, n_rows or more), float32; of rows of length 1
+    numbers: np.ndarray  #: (size, n_rows, c), int64, a buffer of the best for each query
+    counts: np.ndarray  #: (size, n_rows or more), int64: how many these hold
+    thresholds: np.ndarray  #: (size, n_rows or more), float32
+
+
+class _Kept(NamedTuple):
+    """The best of each of a thread's queries so far."""
+
+    numbers: np.ndarray  #: (n_rows, c), int64
+    counts: np.ndarray  #: (n_rows or more,), int64
+    thresholds: np.ndarray  #: (n_rows or more,), float32: what is exceeded by others to be kept
+    k: int
 
 
 class Best(NamedTuple):
@@ -253,6 +221,8 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
     n_tiles = -(-n_items // TILE_ITEMS)
     tile, unit, cursors = scratch.tiles[rank], scratch.units[rank], scratch.cursors[rank]
     slacks = scratch.slacks[rank]
+    thresholds = scratch.thresholds[rank]
+    kept = _Kept(scratch.numbers[rank], scratch.counts[rank], thresholds, best.items.shape[1])
     indptr, indices, banned = excluded.indptr, excluded.indices, excluded.for_all
     first = part // parts.n_ranges * parts.n_rows
     n_here = min(parts.n_rows, n_queries - first)
@@ -263,7 +233,7 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
     for i in range(n_here):
         cursors[i] = first_above(indices, indptr[first + i], indptr[first + i + 1], begin - 1)
         slacks[i] = _slack(queries[i])
-        clear(np.uint64(out + i), best)
+        kept.counts[i], thresholds[i] = clear(kept.numbers[i], kept.k), _NOTHING
     next_banned = first_above(banned, 0, banned.shape[0], begin - 1)
     for first_item in range(begin, end, TILE_ITEMS):
         last_item = min(first_item + TILE_ITEMS, end)
@@ -287,9 +257,10 @@ def _rank_part(rank, part, scores, excluded, parts, scratch, best):
             for j in range(n_scores, -(-n_scores // BLOCK) * BLOCK):
                 tile[row, j] = _NOTHING
             slack = slacks[row] * length
-            _keep_best(row, np.uint64(out + i), first_item, n_scores, tile, slack, scores, best)
+            _keep_best(row, queries[row], first_item, n_scores, tile, slack, scores, kept)
     for i in range(n_here):
-        sort(np.uint64(out + i), best.scores, best.items)
+        at = np.uint64(out + i)
+        write_best(kept.numbers[i], kept.counts[i], best.items[at], best.scores[at])
 
 
 @kernel
@@ -315,12 +286,10 @@ def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
 
 
 @inlined
-def _rank_candidates(q, scores, candidates, excluded, best):
+def _rank_candidates(q, scores, candidates, excluded, numbers, best):
     """Write the best of one query's candidates."""
-    query = scores.queries[q]
-    row = np.uint64(q)
-    clear(row, best)
-    threshold = _NOTHING
+    query, k = scores.queries[q], best.items.shape[1]
+    n = clear(numbers, k)
     hidden, end, banned = excluded.indptr[q], excluded.indptr[q + 1], 0
     n_banned = excluded.for_all.shape[0]
     for e in range(candidates.indptr[q], candidates.indptr[q + 1]):
@@ -332,14 +301,13 @@ def _rank_candidates(q, scores, candidates, excluded, best):
         if banned < n_banned and excluded.for_all[np.uint64(banned)] == item:
             continue
         score = _score(query, scores.items[np.uint64(item)], scores.n_unit)
-        if score > threshold:
-            sink(row, best.items.shape[1], score, item, best.scores, best.items)
-            threshold = best.scores[row, 0]
-    sort(row, best.scores, best.items)
+        if score > worst_of(numbers, k):
+            n = offer(numbers, n, k, number_of(score, item))
+    write_best(numbers, n, best.items[q], best.scores[q])
 
 
 @kernel
-def rank_candidates(rank, size, barrier, scores, candidates, excluded, best):
+def rank_candidates(rank, size, barrier, scores, candidates, excluded, numbers, best):
     """Write the ``k`` best of every query's candidates, best first.
 
     The scores are those that a query alone has in :func:`rank_items`, bit by bit.
@@ -349,10 +317,12 @@ def rank_candidates(rank, size, barrier, scores, candidates, excluded, best):
     scores : Scores
     candidates : Candidates
     excluded : Exclusions
+    numbers : ndarray of shape (size, c), int64
+        Buffers of :mod:`freqfm.formulas.selection`.
     best : Best
     """
     for q in range(rank, scores.queries.shape[0], size):
-        _rank_candidates(q, scores, candidates, excluded, best)
+        _rank_candidates(q, scores, candidates, excluded, numbers[rank], best)
 
 
 def top_k_of_candidates(queries, items, k, candidates, excluded, unit_columns, n_threads):
@@ -367,7 +337,8 @@ def top_k_of_candidates(queries, items, k, candidates, excluded, unit_columns, n
         n_threads = 1
     with Team(n_threads) as team:
         scores = Scores(queries, items, int(unit_columns))
-        team.run(rank_candidates, scores, candidates, excluded, best)
+        numbers = np.empty((team.size, buffer_size(k)), dtype=np.int64)
+        team.run(rank_candidates, scores, candidates, excluded, numbers, best)
     return best
 
 
@@ -393,6 +364,9 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
             units=aligned_zeros((team.size, n_units, d)),
             cursors=np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
             slacks=np.empty((team.size, n_rows + _PADDING), dtype=np.float32),
+            numbers=np.empty((team.size, min(n_rows, n), buffer_size(k)), dtype=np.int64),
+            counts=np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
+            thresholds=np.empty((team.size, n_rows + _PADDING), dtype=np.float32),
         )
         scores = Scores(queries, items, int(unit_columns))
         team.run(rank_items, scores, excluded, Parts(n_rows, n_ranges), scratch, best)

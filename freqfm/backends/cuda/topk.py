@@ -1,16 +1,15 @@
 """The best items of every query: scores of some queries at a time, and a choice by threshold.
 
-A score and its item are one number of 64 bits, larger for better scores and, of equal scores, for
-smaller items. So no two are equal, and the best of all are the same in whatever parts they are
-found. A group scans a slice of a query's scores; what exceeds the worst of the best so far goes to
-a buffer, which is sorted when it is full.
+A score and its item are one number, see :mod:`freqfm.formulas.selection`. A group scans a slice of
+a query's scores; what exceeds the worst of the best so far goes to a buffer, which is sorted when
+it is full.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import ZERO, inlined
+from freqfm._numba.jit import inlined
 from freqfm.backends.cuda.groups import (
     any_of_lanes,
     last_of_lanes,
@@ -19,6 +18,7 @@ from freqfm.backends.cuda.groups import (
 )
 from freqfm.backends.cuda.products import product_of_rows
 from freqfm.backends.cuda.tables import row_scale, unit_element
+from freqfm.formulas.selection import item_of, number_of, score_of
 
 # Scores in memory at a time: half a gigabyte; buffers take as much at most.
 _SCORES = 1 << 27
@@ -31,9 +31,6 @@ _NOTHING = np.float32(-np.inf)
 
 #: The number of no item.
 _EMPTY = -(1 << 63)
-
-_LOW_31 = 0x7FFFFFFF
-_LOW_32 = 0xFFFFFFFF
 
 
 class TopKArgs(NamedTuple):
@@ -51,26 +48,6 @@ class TopKArgs(NamedTuple):
     merged: np.ndarray  #: (n_of_part, capacity), int64
     found: np.ndarray  #: (n, k), int32
     best: np.ndarray  #: (n, k)
-
-
-@inlined
-def _number_of(score, item):
-    """Return the number of a score and its item."""
-    # Adding zero makes zero of minus zero, which is equal but has other bits.
-    bits = np.int64(np.float32(score + ZERO).view(np.int32))
-    ordered = bits if bits >= 0 else bits ^ _LOW_31
-    return (ordered << 32) | (_LOW_31 - np.int64(item))
-
-
-@inlined
-def _score_of(number):
-    ordered = number >> 32
-    return np.int32(ordered if ordered >= 0 else ordered ^ _LOW_31).view(np.float32)
-
-
-@inlined
-def _item_of(number):
-    return np.int32(_LOW_31 - (number & _LOW_32))
 
 
 @inlined
@@ -170,7 +147,7 @@ def choose(group, b, args):
             if j < end:
                 score = args.scores[i, j]
                 if score > _NOTHING:
-                    number = _number_of(score, j)
+                    number = number_of(score, j)
             n, threshold = _offer(group, buffer, n, k, threshold, number)
         _compress(group, buffer, n, k)
 
@@ -193,8 +170,8 @@ def merge(group, b, args):
         for place in range(group.lane, k, group.n_lanes):
             number = buffer[place]
             exists = number > _EMPTY
-            args.found[first + i, place] = _item_of(number) if exists else np.int32(-1)
-            args.best[first + i, place] = _score_of(number) if exists else _NOTHING
+            args.found[first + i, place] = item_of(number) if exists else np.int32(-1)
+            args.best[first + i, place] = score_of(number) if exists else _NOTHING
 
 
 SCALE = (scale_items,)
