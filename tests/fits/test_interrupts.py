@@ -1,5 +1,6 @@
 """Ctrl-C while a model is trained: the model that remains is complete and has its metadata."""
 
+import contextlib
 import os
 import random
 import signal
@@ -14,9 +15,12 @@ from sklearn.exceptions import NotFittedError
 
 from freqfm import (
     ALSRecommender,
+    EASERecommender,
     FastVAERecommender,
     FMClassifier,
+    GraphFilterRecommender,
     InteractionRecommender,
+    ItemKNNRecommender,
     MFRecommender,
 )
 from freqfm.datasets import RowStream, make_clicks, make_interactions
@@ -91,6 +95,41 @@ def test_later_epoch_keeps_the_last_complete_one(model, data, monkeypatch):
     assert model.n_iter_ == len(model.loss_curve_) == 2
     expected = clone(model).set_params(max_iter=2).fit(*given)
     assert_array_equal(model.predict(given[0]), expected.predict(given[0]))
+
+
+@pytest.mark.parametrize(
+    "model, interrupted_phase",
+    [
+        (EASERecommender(n_neighbors=5), "comparing items"),
+        (EASERecommender(n_neighbors=5, n_jobs=2), "regressing every item"),
+        (GraphFilterRecommender(9, n_jobs=2), "filtering items"),
+        (ItemKNNRecommender(5), "comparing items"),
+    ],
+)
+def test_fits_without_epochs_end_after_a_part(model, interrupted_phase, data, monkeypatch):
+    (X,) = data[1]
+    expected = clone(model).set_params(n_neighbors=4).fit(X)
+    module, n_reported = type(model).__module__, []
+
+    @contextlib.contextmanager
+    def parts(verbose, phase, n_parts, unit):
+        def report(n_done):
+            if phase.startswith(interrupted_phase):
+                n_reported.append(n_done)
+                signal.raise_signal(signal.SIGINT)
+
+        yield report
+
+    for name in (module, "freqfm.estimators.recommenders.closed_form.item_weights"):
+        monkeypatch.setattr(f"{name}.announced_parts", parts, raising=False)
+    monkeypatch.setattr(f"{module}._BLOCK_SIZE", 100, raising=False)
+    weights = expected.item_weights_
+    for method in (clone(model).fit, expected.fit, expected.partial_fit):
+        with pytest.raises(KeyboardInterrupt):
+            method(X)
+        assert len(n_reported) == 1 and n_reported.pop() < X.shape[1]
+        assert not hasattr(method.__self__, "item_weights_") or expected.item_weights_ is weights
+    assert_array_equal(expected.item_counts_, np.bincount(X.indices, minlength=X.shape[1]))
 
 
 @pytest.mark.parametrize("cls", [MFRecommender, ALSRecommender, FastVAERecommender])

@@ -4,7 +4,6 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 
 import numpy as np
-from joblib import Parallel, delayed
 from scipy import sparse
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -18,6 +17,7 @@ from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     count_neighbors,
     listed_rows,
+    run_blocks,
     with_data,
 )
 from freqfm.estimators.recommenders.index import rows_of, sparse_top_k
@@ -251,18 +251,13 @@ def _regress_on_similar(gram, similar, products, diagonal, k, *, n_threads, verb
     # For the places without an item.
     diagonal = np.append(np.where(diagonal > 0, diagonal, 1), 1).astype(np.float32)
 
-    def solve(begin):
-        part = slice(begin, begin + step)
+    def solve(part):
         blocks = backend.sparse_blocks(rows, similar[part], 1)
         blocks[:, np.arange(k), np.arange(k)] = diagonal[similar[part]]
         solved = np.linalg.solve(blocks, products[part, :, None])[..., 0]
         left[part] -= (products[part] * solved).sum(axis=1)
         products[part] = solved
-        return min(begin + step, n_items)
 
     phase = f"regressing every item on at most {k} others"
-    with single_threaded_blas(), announced_parts(verbose, phase, n_items, "item") as report:
-        run = Parallel(n_threads, prefer="threads", return_as="generator")
-        for end in run(delayed(solve)(begin) for begin in range(0, n_items, step)):
-            report(end)
+    run_blocks(solve, n_items, step, n_threads=n_threads, verbose=verbose, phase=phase)
     return canonical_csr(listed_rows(similar, products, n_items).T), left

@@ -5,7 +5,6 @@ from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
-from joblib import Parallel, delayed
 from scipy import sparse
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.extmath import randomized_svd
@@ -14,11 +13,12 @@ from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import check_memory, count_threads, draw_seed
 from freqfm._threads import single_threaded_blas
-from freqfm.estimators.progress import announce, announced_parts
+from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     count_neighbors,
     listed_rows,
+    run_blocks,
     with_data,
 )
 
@@ -265,26 +265,18 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         k, step = self._n_kept(n_items), max(1, _BLOCK_SIZE // n_items)
         found, weights = np.empty((n_items, k), np.int32), np.empty((n_items, k), np.float32)
 
-        def best(begin):
-            part = slice(begin, min(begin + step, n_items))
+        def best(part):
             block = scaled[part] @ targets
             block += (sources[part] @ matrix).toarray()
-            rows = np.arange(part.stop - begin)
-            block[rows, begin + rows] = 0
+            rows = np.arange(part.stop - part.start)
+            block[rows, part.start + rows] = 0
             # Items without interactions have rounding errors at most.
             block[:, self.item_counts_ == 0] = 0
             block[self.item_counts_[part] == 0] = 0
             best = np.argpartition(block, n_items - k, axis=1)[:, n_items - k :]
             weights[part] = np.take_along_axis(block, best, axis=1) / powers[part, None]
             found[part] = np.where(weights[part] != 0, best, -1)
-            return part.stop
 
-        phase, threads = "filtering items", count_threads(self.n_jobs)
-        with (
-            single_threaded_blas(),
-            announced_parts(self.verbose, phase, n_items, "item") as report,
-        ):
-            run = Parallel(threads, prefer="threads", return_as="generator")
-            for end in run(delayed(best)(begin) for begin in range(0, n_items, step)):
-                report(end)
+        options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
+        run_blocks(best, n_items, step, phase="filtering items", **options)
         return found, weights

@@ -1,6 +1,7 @@
 """Base class of recommenders whose scores are sums of weights from item to item."""
 
 from abc import abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from scipy import sparse
@@ -8,7 +9,9 @@ from sklearn.preprocessing import normalize
 
 from freqfm._input.rows import split_signs, with_one_index_type
 from freqfm._input.validation import canonical_csr
-from freqfm.estimators.progress import announce
+from freqfm._signals import release_signals
+from freqfm._threads import single_threaded_blas
+from freqfm.estimators.progress import announce, announced_parts
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.histories import pad_rows, with_dislikes
 from freqfm.estimators.training import attempt
@@ -52,7 +55,7 @@ class ItemWeightsRecommender(BaseRecommender):
         self : object
         """
         self._validate_params()
-        with attempt(self):
+        with attempt(self), release_signals():
             announce(self.verbose, "checking interactions")
             X = self._validate_history(X, reset=True)
             X = with_dislikes(X, self._given_dislikes(X.shape, dislikes))
@@ -82,7 +85,7 @@ class ItemWeightsRecommender(BaseRecommender):
         if not hasattr(self, "item_weights_"):
             return self.fit(X, dislikes=dislikes)
         self._validate_params()
-        with attempt(self):
+        with attempt(self), release_signals():
             announce(self.verbose, "checking interactions")
             self._history.check_all(self._check_learned(), self.n_features_in_)
             X = self._validate_more(X)
@@ -164,6 +167,22 @@ def count_neighbors(n_neighbors, n_items, usual):
     if n_neighbors == "auto":
         n_neighbors = None if n_items <= _MOST_EXACT else usual
     return None if n_neighbors is None else min(int(n_neighbors), n_items)
+
+
+def run_blocks(run, n_items, step, *, n_threads, verbose, phase):
+    """Call ``run`` on slices of ``step`` items, in threads; announce the phase, and what is done.
+
+    An exception, such as that of Ctrl-C, waits for the calls that have begun and for no others.
+    """
+    blocks = [slice(begin, min(begin + step, n_items)) for begin in range(0, n_items, step)]
+    pool = ThreadPoolExecutor(n_threads)
+    with single_threaded_blas(), announced_parts(verbose, phase, n_items, "item") as report:
+        try:
+            calls = map(run, blocks) if n_threads == 1 else pool.map(run, blocks)
+            for block, _ in zip(blocks, calls, strict=True):
+                report(block.stop)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def listed_rows(items, values, n_items):
