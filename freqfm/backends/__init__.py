@@ -45,7 +45,7 @@ def get(device="cpu"):
             if name == "auto":
                 return _cpu()
             raise DeviceUnavailableError(
-                f"device={shown(device)} cannot be used: {cut(error)}"
+                f"device={shown(device)} cannot be used: {cut(error, 1000)}"
             ) from None
     raise ValueError(
         f"device={shown(device)} is unknown; choose 'cpu', 'cuda', 'cuda:1' for the second GPU, or "

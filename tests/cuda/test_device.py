@@ -121,8 +121,10 @@ def test_a_missing_driver_is_named(monkeypatch):
     monkeypatch.setattr(backends, "_cuda", cuda.open_device)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(device.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(device.cuda, "cuda_error", lambda: "no library\nof the driver")
-    message = r"device='cuda' .* driver was found \(no library of the driver\).*freqfm\[cuda12\]"
+    monkeypatch.setattr(device.cuda, "cuda_error", lambda: "no library\nof the driver" + 300 * "!")
+    message = (
+        r"device='cuda' .* driver was found \(no library of the driver!+\.\.\.\).*freqfm\[cuda12\]"
+    )
     with pytest.raises(DeviceUnavailableError, match=message):
         backends.get("cuda")
 
@@ -137,14 +139,11 @@ def test_a_numpy_that_does_not_fit_is_named(monkeypatch):
     monkeypatch.setattr(backends, "_cuda", cuda.open_device)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(device, "open_problem", refuse)
-    for version, limit in {
-        "2.4.6": "",
-        "2.5.0": " numba-cuda runs with NumPy before 2.5.0, ",
-    }.items():
+    limit = " numba-cuda runs with NumPy before 2.5.0, and NumPy 2.5.1 is installed."
+    for version, named in {"2.4.6": "", "2.5.1": limit}.items():
         monkeypatch.setattr(np, "__version__", version)
-        with pytest.raises(DeviceUnavailableError, match=rf"'row_stack'\)\.{limit}") as raised:
+        with pytest.raises(DeviceUnavailableError, match=rf"'row_stack'\)\.{named} It takes"):
             backends.get("cuda")
-        assert (f"NumPy {version} is installed" in str(raised.value)) == bool(limit)
 
 
 def test_the_number_of_a_gpu(gpu):

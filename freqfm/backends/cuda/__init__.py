@@ -59,6 +59,7 @@ import importlib.util
 import numpy as np
 from numpy.lib import NumpyVersion
 
+from freqfm._messages import cut
 from freqfm.backends.base import DeviceUnavailableError
 
 __all__ = ["open_device"]
@@ -92,7 +93,7 @@ def open_device(number):
 
         problem = open_problem(number)
     except Exception as error:
-        problem = f"numba-cuda cannot be loaded ({' '.join(str(error).split())})"
+        problem = f"numba-cuda cannot be loaded ({cut(error)})"
     if problem:
         unfit = ""
         if NumpyVersion(np.__version__) >= _NUMPY_LIMIT:

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 from numba import cuda
 
+from freqfm._messages import cut
 from freqfm._numba.jit import announce, fingerprint_of, translated
 from freqfm.backends.cuda import groups, kernel_files, products
 from freqfm.backends.cuda.constants import kind_of, with_constants
@@ -404,7 +405,7 @@ def open_problem(number):
     """Return why a GPU cannot be used, or None if it can."""
     if not cuda.is_available():
         error = cuda.cuda_error() or "no GPU was found"
-        return f"no usable NVIDIA driver was found ({' '.join(str(error).split())})"
+        return f"no usable NVIDIA driver was found ({cut(error)})"
     n_devices = len(cuda.gpus)
     if number >= n_devices:
         return f"this machine has {n_devices} GPUs, numbered from 0"
@@ -415,5 +416,5 @@ def open_problem(number):
             _Kernel(cuda.jit(_nothing), 1).on(1, 32)()
             cuda.synchronize()
     except Exception as error:
-        return f"the GPU does not run what is compiled for it ({' '.join(str(error).split())})"
+        return f"the GPU does not run what is compiled for it ({cut(error)})"
     return None
