@@ -15,7 +15,7 @@ _TALL, _WIDE, _ABREAST = 8, 4, 8
 
 # A sum is made in parts of at least so many terms, at most so many, where a product has too few
 # tiles to keep the groups of a GPU busy.
-_SHORTEST_PART, _MOST_PARTS, _BUSY = 64, 128, 2048
+_SHORTEST_PART, _MOST_PARTS, _BUSY = 32, 128, 2048
 
 # So many terms are read at once.
 _AT_ONCE, _AT_ONCE_OF_ROWS = 4, 8

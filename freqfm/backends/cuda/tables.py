@@ -17,7 +17,9 @@ from freqfm.backends.cuda.columns import (
     FOUR_ZEROS,
     add,
     four_columns,
+    products,
     read,
+    sum_inside,
     times,
     write,
 )
@@ -85,23 +87,40 @@ def row_scale(group, table, k, n_unit):
     if n_unit == 0:
         return ONE
     squares = ZERO
-    for f in range(group.lane, n_unit, group.n_lanes):
-        squares += table[k, f] * table[k, f]
+    for f in range(group.lane, n_unit, COLUMNS * group.n_lanes):
+        columns = four_columns(group, f, n_unit)
+        values = read(table, k, columns)
+        squares += sum_inside(columns, products(values, values))
     return ONE / max(np.float32(math.sqrt(group_sum(group, squares))), _SHORTEST)
 
 
 @inlined
 def unit_element(table, k, f, scale, n_unit):
     """Return number ``f`` of row ``k``, of which the first ``n_unit`` are multiplied by a scale."""
-    return scale * table[k, f] if f < n_unit else table[k, f]
+    value = table[k, f]
+    return scale * value if f < n_unit else value
+
+
+@inlined
+def unit_elements(table, k, columns, scale, n_unit):
+    """Return four numbers of row ``k``, see ``unit_element``."""
+    f, g, h, i = columns
+    return (
+        unit_element(table, k, f, scale, n_unit),
+        unit_element(table, k, g, scale, n_unit),
+        unit_element(table, k, h, scale, n_unit),
+        unit_element(table, k, i, scale, n_unit),
+    )
 
 
 @inlined
 def score_row(group, table, k, n_unit, queries, r):
     """Return the score of row ``k`` by query ``r``, and the scale of the row's first numbers."""
-    scale, total = row_scale(group, table, k, n_unit), ZERO
-    for f in range(group.lane, table.shape[1], group.n_lanes):
-        total += unit_element(table, k, f, scale, n_unit) * queries[r, f]
+    (scale, total), width = (row_scale(group, table, k, n_unit), ZERO), table.shape[1]
+    for f in range(group.lane, width, COLUMNS * group.n_lanes):
+        columns = four_columns(group, f, width)
+        values = unit_elements(table, k, columns, scale, n_unit)
+        total += sum_inside(columns, products(values, read(queries, r, columns)))
     return group_sum(group, total), scale
 
 
@@ -111,12 +130,13 @@ def gather_row(group, table, k, n_unit, out, j, columns):
 
     Its first ``n_unit`` numbers get unit length.
     """
-    scale = row_scale(group, table, k, n_unit)
-    for f in range(group.lane, table.shape[1], group.n_lanes):
-        value = unit_element(table, k, f, scale, n_unit)
-        out[j, f] = value
+    scale, width = row_scale(group, table, k, n_unit), table.shape[1]
+    for f in range(group.lane, width, COLUMNS * group.n_lanes):
+        places = four_columns(group, f, width)
+        values = unit_elements(table, k, places, scale, n_unit)
+        write(out, j, places, values)
         if columns.shape[0] > 0:
-            columns[f, j] = value
+            write(columns.T, j, places, values)
 
 
 @inlined
@@ -129,18 +149,33 @@ def _dropped(dropout, key, f):
 
 
 @inlined
+def _read_dropped(table, k, columns, dropout, key):
+    """Return four numbers of row ``k``, of which some are dropped."""
+    f, g, h, i = columns
+    kept = (
+        _dropped(dropout, key, f),
+        _dropped(dropout, key, g),
+        _dropped(dropout, key, h),
+        _dropped(dropout, key, i),
+    )
+    return products(kept, read(table, k, columns))
+
+
+@inlined
 def gather_dropped_row(group, table, k, cosine, dropout, key, out, j):
     """Copy row ``k`` with some numbers dropped; return its length if ``cosine``, else 1."""
-    length = ONE
+    length, width = ONE, table.shape[1]
     if cosine:
         squares = ZERO
-        for f in range(group.lane, table.shape[1], group.n_lanes):
-            value = _dropped(dropout, key, f) * table[k, f]
-            squares += value * value
+        for f in range(group.lane, width, COLUMNS * group.n_lanes):
+            columns = four_columns(group, f, width)
+            values = _read_dropped(table, k, columns, dropout, key)
+            squares += sum_inside(columns, products(values, values))
         length = max(np.float32(math.sqrt(group_sum(group, squares))), _SHORTEST)
     scale = ONE / length
-    for f in range(group.lane, table.shape[1], group.n_lanes):
-        out[j, f] = scale * (_dropped(dropout, key, f) * table[k, f])
+    for f in range(group.lane, width, COLUMNS * group.n_lanes):
+        columns = four_columns(group, f, width)
+        write(out, j, columns, times(scale, _read_dropped(table, k, columns, dropout, key)))
     return length
 
 
@@ -267,6 +302,14 @@ def _catch_up_all(group, number, args):
 
 
 @inlined
+def _of_occurrence(side, p, last, sources, columns):
+    """Return four numbers of the gradient by an occurrence: zeros from the last on."""
+    o = side.touched.sources[min(p, last - 1)]
+    multiple = side.multiples[o]
+    return times(multiple if p < last else ZERO, read(sources, side.rows[o], columns))
+
+
+@inlined
 def _sum_occurrences(group, e, start, end, side, sources):
     """Write the sum of the occurrences of a row; return how many there are."""
     touched, width, last = side.touched, sources.shape[1], e + 1
@@ -274,9 +317,12 @@ def _sum_occurrences(group, e, start, end, side, sources):
         last += 1
     for f in range(group.lane, width, COLUMNS * group.n_lanes):
         columns, total = four_columns(group, f, width), FOUR_ZEROS
-        for p in range(e, last):
-            o = touched.sources[p]
-            total = add(total, times(side.multiples[o], read(sources, side.rows[o], columns)))
+        # Four at a time, so that they are read in parallel.
+        for p in range(e, last, 4):
+            total = add(total, _of_occurrence(side, p, last, sources, columns))
+            total = add(total, _of_occurrence(side, p + 1, last, sources, columns))
+            total = add(total, _of_occurrence(side, p + 2, last, sources, columns))
+            total = add(total, _of_occurrence(side, p + 3, last, sources, columns))
         write(side.gradients, e - start, columns, total)
     return last - e
 

@@ -17,6 +17,7 @@ import numpy as np
 from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.cuda.columns import (
     COLUMNS,
+    FOUR_ZEROS,
     add,
     exponentials,
     four_columns,
@@ -67,6 +68,7 @@ from freqfm.backends.cuda.tables import (
     through_dropout,
     through_normalisation,
     unit_element,
+    unit_elements,
 )
 from freqfm.formulas.codes import (
     NEGATIVES_DRAWN,
@@ -181,7 +183,8 @@ def gather(group, s, args):
         _gather_user(group, r, args, batch)
         note_row(group, r, args.data, batch, scratch.pair_rows)
     capacity = scratch.lengths.shape[0]
-    for j in range(group.rank, _n_negatives(args, batch), group.size):
+    # From the last group on: the first ones have users.
+    for j in range(group.size - 1 - group.rank, _n_negatives(args, batch), group.size):
         k = _negative(args, batch, j)
         gather_row(
             group, items.table.weights, k, args.call.n_unit, scratch.negatives, j,
@@ -446,14 +449,29 @@ def _sum_positives(group, r, args, batch):
 
 
 @inlined
-def _sum_of_positives(r, f, args, batch):
-    """Return number ``f`` of the gradient of row ``r`` by the scores of its positives."""
-    data, table, of_pairs = args.data, args.items.table.weights, args.scratch.of_pairs
-    row, total = batch.first_row + r, ZERO
-    for p in range(data.row_starts[row], data.row_starts[row + 1]):
-        o = p - batch.first_pair
-        element = unit_element(table, data.items[p], f, of_pairs[_SCALE, o], args.call.n_unit)
-        total += of_pairs[_FACTOR, o] * element
+def _of_positive(p, last, columns, args, batch):
+    """Return four numbers of the gradient by the score of a positive: zeros from the last on."""
+    at, of_pairs = min(p, last - 1), args.scratch.of_pairs
+    factor, scale = (
+        of_pairs[_FACTOR, at - batch.first_pair],
+        of_pairs[_SCALE, at - batch.first_pair],
+    )
+    table, k = args.items.table.weights, args.data.items[at]
+    elements = unit_elements(table, k, columns, scale, args.call.n_unit)
+    return times(factor if p < last else ZERO, elements)
+
+
+@inlined
+def _sum_of_positives(r, columns, args, batch):
+    """Return four numbers of the gradient of row ``r`` by the scores of its positives."""
+    starts, row, total = args.data.row_starts, batch.first_row + r, FOUR_ZEROS
+    last = starts[row + 1]
+    # Four at a time, so that they are read in parallel.
+    for p in range(starts[row], last, 4):
+        total = add(total, _of_positive(p, last, columns, args, batch))
+        total = add(total, _of_positive(p + 1, last, columns, args, batch))
+        total = add(total, _of_positive(p + 2, last, columns, args, batch))
+        total = add(total, _of_positive(p + 3, last, columns, args, batch))
     return total
 
 
@@ -473,9 +491,11 @@ def _finish_row(group, r, args, batch):
     sums = _sum_positives(group, r, args, batch)
     negative_inverse = _negative_inverse(args, batch, r)
     factor = batch.scale * softmax.constant * negative_inverse * sums.others / total
-    for f in range(group.lane, width, group.n_lanes):
-        gradients[r, f] = _sum_of_positives(r, f, args, batch) + factor * scaled[r, f]
-        scaled[r, f] = factor * units[r, f]
+    for f in range(group.lane, width, COLUMNS * group.n_lanes):
+        columns = four_columns(group, f, width)
+        total = _sum_of_positives(r, columns, args, batch)
+        write(gradients, r, columns, add(total, times(factor, read(scaled, r, columns))))
+        write(scaled, r, columns, times(factor, read(units, r, columns)))
     if args.call.cosine:
         through_normalisation(group, gradients, units, r, scratch.lengths[r])
     through_dropout(group, gradients, args.call.dropout, key_of(args.data, batch, r), r)
