@@ -26,7 +26,7 @@ class ReSN(AuxiliaryTerm):
     -----
     The paper has the scores of all users and items, and approximates their first right singular
     vector q by a step of power iteration, V U^T 1. Here the scores are those of a batch, whose
-    singular values are those of a matrix of d rows and columns, so that q is exact: O(n d^2) for
+    singular values are those of a matrix of d rows and columns, so that s is exact: O(n d^2) for
     the n users and items of a batch.
 
     References
@@ -54,12 +54,18 @@ class ReSN(AuxiliaryTerm):
     def value_and_gradients(self, batch):
         """Return the term and its gradients for a batch, see :class:`AuxiliaryTerm`."""
         users, items = (of.astype(np.float64) for of in batch.both_vectors)
-        bases, triangles = zip(*(np.linalg.qr(of) for of in (users, items)), strict=True)
-        left, singular, right = np.linalg.svd(triangles[0] @ triangles[1].T)
-        largest = singular[0]
-        # Of users and items: the first singular vectors of the scores.
-        p, q = bases[0] @ left[:, 0], bases[1] @ right[0]
+        of_users, of_items = users.T @ users, items.T @ items
+        lengths, axes = np.linalg.eigh(of_items)
+        root = axes * np.sqrt(np.maximum(lengths, 0))
+        squares, directions = np.linalg.eigh(root.T @ of_users @ root)
+        square = max(squares[-1], 0.0)
         scale = self.weight / (len(users) * len(items))
-        slope = 2 * scale * largest
-        value = scale * largest**2
-        return value, slope * np.outer(p, q @ items), slope * np.outer(q, p @ users)
+        # V^T q, and s U^T p, of the first singular vectors p and q.
+        by_users = root @ directions[:, -1]
+        by_items = of_users @ by_users
+        slope = 2 * scale / square if square > 0 else 0.0
+        of_both = (
+            2 * scale * np.outer(users @ by_users, by_users),
+            slope * np.outer(items @ by_items, by_items),
+        )
+        return scale * square, *of_both
