@@ -27,7 +27,7 @@ class SGL(AuxiliaryTerm):
 
     Parameters
     ----------
-    weight : float, default=0.1
+    weight : float, default=0.03
         Factor of the term.
     dropout : float, default=0.1
         Share of the interactions that each graph lacks.
@@ -59,7 +59,7 @@ class SGL(AuxiliaryTerm):
         "temperature": POSITIVE,
     }
 
-    def __init__(self, weight=0.1, *, dropout=0.1, temperature=0.2):
+    def __init__(self, weight=0.03, *, dropout=0.1, temperature=0.2):
         self.weight = weight
         self.dropout = dropout
         self.temperature = temperature

@@ -23,7 +23,7 @@ class SimGCL(AuxiliaryTerm):
 
     Parameters
     ----------
-    weight : float, default=0.1
+    weight : float, default=0.03
         Factor of the term.
     noise : float, default=0.1
         Length of the noise.
@@ -55,7 +55,7 @@ class SimGCL(AuxiliaryTerm):
         "temperature": POSITIVE,
     }
 
-    def __init__(self, weight=0.1, *, noise=0.1, temperature=0.2):
+    def __init__(self, weight=0.03, *, noise=0.1, temperature=0.2):
         self.weight = weight
         self.noise = noise
         self.temperature = temperature
