@@ -28,6 +28,7 @@ from freqfm import (
 from freqfm.backbones import MLP, Features, LightGCN
 from freqfm.backends.base import (
     Candidates,
+    DislikedItems,
     Exclusions,
     FoldInProblem,
     Histories,
@@ -435,18 +436,26 @@ def test_custom_formulas_of_recommenders(numpy_backend, custom, shipped):
 # With little inertia some steps are undone.
 @pytest.mark.parametrize("inertia", [3.0, 0.05])
 @pytest.mark.parametrize("pairwise", [False, True])
-def test_folding_in_agrees(pairwise, inertia):
+@pytest.mark.parametrize("n_disliked", [0, 2])
+def test_folding_in_agrees(n_disliked, pairwise, inertia):
     X, generator = histories(), np.random.default_rng(0)
     items, others = (generator.normal(size=(n, 4)).astype(np.float32) for n in (12, 5))
     problem = FoldInProblem(
         items, others, pairwise, positive=1.5, inverse=2.0, constant=1.2, inertia=inertia,
         largest_rise=1e-4, n_steps=4,
     )  # fmt: skip
-    results = [
-        backend.fold_in(problem, Histories(X.indptr.astype(np.int64), X.indices, X.data), 1)
-        for backend in (CPU, NumpyBackend())
-    ]
+    given = problem, Histories(X.indptr.astype(np.int64), X.indices, X.data), 1
+    n = n_disliked * X.shape[0]
+    disliked = DislikedItems(
+        n_disliked * np.arange(X.shape[0] + 1),
+        generator.integers(0, 12, n).astype(np.int32),
+        generator.random(n, dtype=np.float32),
+        1.7,
+    )
+    results = [backend.fold_in(*given, disliked=disliked) for backend in (CPU, NumpyBackend())]
     assert_near(results[1], results[0], "vectors")
+    if not n_disliked:
+        assert_array_equal(CPU.fold_in(*given), results[0])
 
 
 @pytest.mark.parametrize("unit_columns", [0, 2])

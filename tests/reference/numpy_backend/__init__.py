@@ -81,9 +81,9 @@ class NumpyBackend(Backend):
         """Return what averages vectors over layers of neighbours."""
         return Propagation(X)
 
-    def fold_in(self, problem, histories, n_threads, formulas=None):
+    def fold_in(self, problem, histories, n_threads, formulas=None, disliked=None):
         """Return unit vectors of users by their histories, items held fixed."""
-        return fold_in(problem, formulas or {}, *histories)
+        return fold_in(problem, formulas or {}, histories, disliked)
 
     def least_squares(self, problem, histories, rows, n_threads):
         """Minimise the squared errors of rows of a table."""

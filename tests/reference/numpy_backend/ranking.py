@@ -368,8 +368,19 @@ def _uniformity(units, gamma, half):
     return gamma / 2 * np.log(total / (n * n - n)), 4 * gamma / total * terms @ units
 
 
-def fold_in(problem, formulas, starts, indices, values):
+def _push_from(user, items, shares, disliked, own, problem, formulas):
+    """Return the negative gradient of ranking items above the disliked ones of a user."""
+    negatives = problem.items[disliked.items[own]].astype(np.float64)
+    positive, negative = (disliked.inverse * (of @ user) for of in (items, negatives))
+    _, by_positive, by_negative = pair_loss(formulas, positive[:, None], negative)
+    weights = disliked.inverse * np.outer(shares, disliked.shares[own])
+    push = -(weights * by_positive).sum(axis=1) @ items
+    return push - (weights * by_negative).sum(axis=0) @ negatives
+
+
+def fold_in(problem, formulas, histories, disliked=None):
     """Return what ``Backend.fold_in`` does: steps to the direction of the gradient plus inertia."""
+    starts, indices, values = histories
     others = problem.others.astype(np.float64)
     vectors = np.zeros((len(starts) - 1, others.shape[1]), dtype=np.float32)
     for r, (begin, end) in enumerate(itertools.pairwise(starts)):
@@ -392,6 +403,9 @@ def fold_in(problem, formulas, starts, indices, values):
                 softmax = np.exp(scores - logsumexp(scores))
                 gradient = problem.positive * (shares @ items)
                 gradient -= problem.constant * problem.inverse * (softmax @ others)
+            if disliked is not None:
+                own = slice(*disliked.starts[r : r + 2])
+                gradient += _push_from(user, items, shares, disliked, own, problem, formulas)
             if last and (gradient + last[1]) @ (user - last[0]) / 2 < -problem.largest_rise:
                 (user, gradient), inertia = last, 2 * inertia
             if n == problem.n_steps:
