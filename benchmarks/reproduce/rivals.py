@@ -1,8 +1,13 @@
 """The systems that three papers compare theirs with, tuned alike, on one split.
 
 - ``samplers``: table 3 of FastVAE (Chen et al., WWW 2022), NDCG@50 and recall@50: implicit ALS
-  (WRMF), BPR with negatives drawn uniformly, by WARP, AOBPR and DNS, a softmax by self-adversarial
-  weights, and variational autoencoders over all items (Mult-VAE) and over items drawn by MIDX.
+  (WRMF), BPR with negatives drawn uniformly, by WARP, AOBPR, DNS and PRIS, a softmax by
+  self-adversarial weights, and variational autoencoders over all items (Mult-VAE) and over items
+  drawn by MIDX.
+- ``debiasing``: figure 9 of PRISM (Loveland et al., 2025), NDCG@20 and its parts by popularity:
+  BPR, alone and with the terms IPL and ReSN, DirectAU, and DirectAU with PRISM's initial lengths.
+- ``contrastive``: figure 5 of Adap-tau (Chen et al., WWW 2023), NDCG@20: BPR on LightGCN with the
+  terms SGL, SimGCL and NCL, SimpleX's loss (CCL), and a softmax whose temperatures are Adap-tau's.
 
 For every system four settings are tried with the first seed, and that with the best NDCG on
 validation is trained with ``--seeds`` seeds, each with a split of its own: 72, 8 and 20 % of every
@@ -33,9 +38,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _runs import QUICK, Results, click_parts, data_parser, evaluate, require_data, table
 
 from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
+from freqfm.auxiliary import IPL, NCL, SGL, ReSN, SimGCL
+from freqfm.backbones import LightGCN
+from freqfm.losses import CCL, DirectAU
 
 N_COMPONENTS = 64
 DECAYS = {"weight_decay": [0.003, 0.01, 0.03, 0.1]}
+GAMMAS = {"loss__gamma": [0.5, 1.0, 2.0, 5.0]}
+WEIGHTS = {"auxiliary__weight": [0.01, 0.1, 0.5, 1.0]}
 KL_WEIGHTS = {"kl_weight": [0.1, 0.2, 0.4, 0.8]}
 
 
@@ -49,6 +59,11 @@ class System(NamedTuple):
 def mf(grid, **params):
     """Return a matrix factorization."""
     return System(MFRecommender(N_COMPONENTS, **params), grid)
+
+
+def lightgcn(grid, **params):
+    """Return BPR on the graph's vectors."""
+    return mf(grid, loss="bpr", backbone=LightGCN(propagate="batch"), **params)
 
 
 def vae(sampler):
@@ -74,6 +89,7 @@ TABLES = {
             "WARP": mf(DECAYS, loss="warp"),
             "AOBPR": mf(DECAYS, loss="bpr", negative_sampler="aobpr"),
             "DNS": mf(DECAYS, loss="bpr", negative_sampler="dns"),
+            "PRIS": mf(DECAYS, loss="bpr", negative_sampler="pris"),
             "SA": mf(
                 {"temperature": [0.08, 0.12, 0.18, 0.27]},
                 loss="softmax",
@@ -81,6 +97,29 @@ TABLES = {
             ),
             "Mult-VAE": vae("full"),
             "FastVAE": vae("midx_popularity"),
+        },
+    ),
+    "debiasing": Table(
+        20,
+        {
+            "BPR": mf(DECAYS, loss="bpr"),
+            "IPL": mf({"auxiliary__weight": [0.1, 1.0, 10.0, 100.0]}, loss="bpr", auxiliary=IPL()),
+            "ReSN": mf(
+                {"auxiliary__weight": [1e-6, 1e-5, 1e-4, 1e-3]}, loss="bpr", auxiliary=ReSN()
+            ),
+            "DirectAU": mf(GAMMAS, loss=DirectAU()),
+            "PRISM + DirectAU": mf(GAMMAS, loss=DirectAU(), init="prism"),
+        },
+    ),
+    "contrastive": Table(
+        20,
+        {
+            "LightGCN": lightgcn({"weight_decay": [0.0, 0.001, 0.01, 0.1]}),
+            "SGL": lightgcn(WEIGHTS, auxiliary=SGL()),
+            "SimGCL": lightgcn(WEIGHTS, auxiliary=SimGCL()),
+            "NCL": lightgcn(WEIGHTS, auxiliary=NCL()),
+            "SimpleX": mf({"loss__margin": [0.3, 0.5, 0.7, 0.9]}, loss=CCL()),
+            "Adap-tau": mf({"n_negatives": [128, 256, 512, 1024]}, temperature="adap_tau"),
         },
     ),
 }
