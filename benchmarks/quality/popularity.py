@@ -26,6 +26,7 @@ from untuned import DATA_SETS, data_sets
 
 from freqfm import MFRecommender
 from freqfm._input.validation import count_threads
+from freqfm.auxiliary import IPL, ReSN
 from freqfm.initializers import PRISM
 from freqfm.metrics import ranking_report
 from freqfm.samplers import InBatch
@@ -38,6 +39,12 @@ VARIANTS = {
     },
     "MFRecommender(init=PRISM(0))": {"init": PRISM(0.0)},
     "MFRecommender(init=PRISM(1))": {"init": PRISM(1.0)},
+}
+# Terms against the popularity bias, beside the same model without: weights chosen on validation.
+_LARGE_BATCHES = {"loss": "bpr", "batch_size": 1024, "max_iter": 30}
+VARIANTS |= {
+    f"BPR in large batches, auxiliary={term}": {**_LARGE_BATCHES, "auxiliary": term}
+    for term in (None, IPL(1.0), ReSN(0.1))
 }
 COLUMNS = {
     "NDCG": f"ndcg@{K}",
