@@ -20,7 +20,7 @@ class SGL(AuxiliaryTerm):
         -log(exp(cos(x'_u, x''_u) / t) / sum_v exp(cos(x'_u, x''_v) / t))
 
     over users, plus the same over the items that are positives in the batch, times ``weight`` [1]_.
-    This is the paper's edge dropout. A batch takes about three times as long as without the term.
+    This is the paper's edge dropout. A batch takes about four times as long as without the term.
 
     It needs a backbone that propagates along interactions, such as
     ``LightGCN(propagate="batch")``.
