@@ -33,7 +33,7 @@ def test_sklearn_compatible(cls):
     checks = [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")]
     reason = "dropout draws for every row, also for a repeated one"
     check_estimator(
-        cls(2, hidden_layer_sizes=(4,), max_iter=5, early_stopping=False, **PENALTIES),
+        cls(**PENALTIES),
         on_skip=None,
         expected_failed_checks=dict.fromkeys(checks, reason),
     )
