@@ -496,11 +496,11 @@ class RankedLists(NamedTuple):
 
 
 class ItemVectors(NamedTuple):
-    """Vectors of items whose cosines are compared: dense ones, or sparse ones."""
+    """Unit vectors of items, or zeros, whose cosines are compared: dense ones, or sparse ones."""
 
     dense: np.ndarray  #: (n_items, d), float32; without rows if they are sparse
     sparse: Histories  #: a row for each item; without rows if they are dense
-    n_columns: int  #: how many leading columns are compared; all if they are sparse
+    n_columns: int
 
 
 class AutoencoderProblem(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
+from sklearn.preprocessing import normalize
 
 from freqfm import backends
 from freqfm._input.item_tables import number_table
@@ -15,6 +16,8 @@ from freqfm.reranking._lists import Given
 # Sparse vectors with a larger share of numbers that are not zero are compared as dense ones, which
 # is faster, if these are not more than so many numbers.
 _DENSE, _MOST_NUMBERS = 1 / 16, 1 << 26
+
+_NO_ROWS = Histories(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
 def diversify(
@@ -100,7 +103,7 @@ def diversify(
     return given.take(choose(given.lists(), table, diversity, k, count_threads(n_jobs)))
 
 
-def choose(lists, table, diversity, k, n_threads, n_columns=None):
+def choose(lists, table, diversity, k, n_threads):
     """Return the places of the chosen candidates, (n, k) int32, -1 for none.
 
     Parameters
@@ -110,27 +113,19 @@ def choose(lists, table, diversity, k, n_threads, n_columns=None):
     diversity : float
     k : int
     n_threads : int
-    n_columns : int, default=None
-        How many leading columns of a float32 table are compared, as they are; with None the rows
-        of any table are scaled, so that their squares neither overflow nor vanish.
     """
-    none = Histories(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
-    if n_columns is not None:
-        vectors = ItemVectors(table, none, n_columns)
-    else:
-        rows, places = _used_rows(lists.items, table)
-        lists = lists._replace(items=places)
-        vectors = ItemVectors(rows, none, table.shape[1])
-        if sparse.issparse(rows):
-            rows = kernel_csr(rows.data, rows.indices, rows.indptr, rows.shape)
-            histories = Histories(rows.indptr, rows.indices, rows.data)
-            empty = np.zeros((0, 0), dtype=np.float32)
-            vectors = ItemVectors(empty, histories, table.shape[1])
+    rows, places = _used_rows(lists.items, table)
+    vectors = ItemVectors(rows, _NO_ROWS, table.shape[1])
+    if sparse.issparse(rows):
+        rows = kernel_csr(rows.data, rows.indices, rows.indptr, rows.shape)
+        histories = Histories(rows.indptr, rows.indices, rows.data)
+        vectors = vectors._replace(dense=np.zeros((0, 0), dtype=np.float32), sparse=histories)
+    lists = lists._replace(items=places)
     return backends.get("cpu").diversify(lists, vectors, diversity, k, n_threads)
 
 
 def _used_rows(items, table):
-    """Return the rows of a table for some items, -1 for none, and the items' places among them."""
+    """Return unit rows of a table for some items, -1 for none, and the items' places among them."""
     n_items, d = table.shape
     is_used = np.zeros(n_items + 1, dtype=bool)
     is_used[items] = True
@@ -139,15 +134,14 @@ def _used_rows(items, table):
     places = np.full(n_items + 1, -1, dtype=np.int32)
     places[used] = np.arange(len(used))
     rows = table[used]
-    if not sparse.issparse(table):
-        largest = abs(rows).max(axis=1, initial=0, keepdims=True)
-        return (rows / np.where(largest > 0, largest, 1)).astype(np.float32), places[items]
-    lengths = np.diff(rows.indptr)
-    filled = lengths > 0
-    if filled.any():
-        largest = np.maximum.reduceat(abs(rows.data), rows.indptr[:-1][filled])
-        rows.data = rows.data / np.repeat(np.where(largest > 0, largest, 1), lengths[filled])
+    if rows.size:
+        # Divided by their largest number first, so that squares neither overflow nor vanish.
+        largest = abs(rows).max(axis=1)
+        largest = largest.toarray() if sparse.issparse(rows) else largest
+        inverses = 1 / np.where(largest > 0, largest, 1).ravel()
+        rows = normalize(sparse.diags(inverses) @ rows)
     rows = rows.astype(np.float32)
-    if table.nnz > _DENSE * n_items * d and n_items * d <= _MOST_NUMBERS:
+    n_numbers = n_items * d
+    if sparse.issparse(rows) and n_numbers <= min(table.nnz / _DENSE, _MOST_NUMBERS):
         rows = rows.toarray()
     return rows, places[items]

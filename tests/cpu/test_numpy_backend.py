@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.preprocessing import normalize
 from sklearn.utils import estimator_checks as checks
 
 from freqfm import (
@@ -518,16 +519,17 @@ def test_diverse_items_agree():
     relevances = -np.sort(-generator.random((30, 25)).astype(np.float32), axis=1)
     lists = RankedLists(items, relevances)
     dense = generator.normal(size=(40, 6)).astype(np.float32)
+    dense /= np.linalg.norm(dense, axis=1, keepdims=True)
     dense[7] = 0
     none = Histories(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
-    rows = sparse.csr_array(np.where(generator.random((40, 50)) < 0.2, 1, 0))
+    rows = sparse.csr_array(np.where(generator.random((40, 50)) < 0.2, 1.0, 0.0))
+    rows.data = generator.random(rows.nnz)
+    rows = normalize(rows)
     rows = Histories(
-        rows.indptr.astype(np.int64),
-        rows.indices.astype(np.int32),
-        generator.random(rows.nnz).astype(np.float32),
+        rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data.astype(np.float32)
     )
     empty = np.zeros((0, 0), dtype=np.float32)
-    for vectors in (ItemVectors(dense, none, 5), ItemVectors(empty, rows, 50)):
+    for vectors in (ItemVectors(dense, none, 6), ItemVectors(empty, rows, 50)):
         for diversity in (0.0, 0.4, 1.0):
             found = [
                 backend.diversify(lists, vectors, diversity, 10, n_threads)

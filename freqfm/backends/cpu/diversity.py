@@ -5,7 +5,6 @@ compared with the items chosen since it was last looked at only if its worth at 
 the best of this place so far; the others cannot be the best. Few cosines are computed.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +15,12 @@ from freqfm.backends.cpu.team import Team
 # Below this number of candidates times places, starting threads takes longer.
 _WORTH_SEVERAL_THREADS = 20_000
 
-_UNKNOWN, _NOTHING = np.float32(-1), np.float32(-np.inf)
+_NOTHING = np.float32(-np.inf)
 
 
 class _Scratch(NamedTuple):
     """What is known of the candidates of a thread's list."""
 
-    inverses: np.ndarray  #: (size, n_candidates), float32: of lengths of vectors; 0 for zeros
     cosines: np.ndarray  #: (size, n_candidates), float32: the largest found with chosen items
     n_compared: np.ndarray  #: (size, n_candidates), int32: with how many; -1 if it is chosen
     row: np.ndarray  #: (size, n_columns), float32: zeros, in which sparse vectors are spread
@@ -47,7 +45,7 @@ def _dot(item, other, vectors, row):
     """Return the dot product of two vectors; if they are sparse, ``row`` holds that of ``item``."""
     total = ZERO
     if vectors.dense.shape[0] > 0:
-        for f in range(np.uint64(vectors.n_columns)):
+        for f in range(np.uint64(vectors.dense.shape[1])):
             total += vectors.dense[item, f] * vectors.dense[other, f]
         return total
     rows = vectors.sparse
@@ -62,19 +60,14 @@ def _compare(place, n_chosen, chosen, items, known, vectors):
 
     ``known`` are the rows of a ``_Scratch``. Returns the largest cosine with a chosen item.
     """
-    inverses, cosines, n_compared, row = known
+    cosines, n_compared, row = known
     item = np.uint64(items[place])
     is_sparse = vectors.dense.shape[0] == 0
     if is_sparse:
         _spread(item, vectors.sparse, row)
-    if inverses[place] == _UNKNOWN:
-        square = _dot(item, item, vectors, row)
-        inverses[place] = ONE / np.float32(math.sqrt(square)) if square > ZERO else ZERO
     for r in range(n_compared[place], n_chosen):
-        other = np.uint64(chosen[np.uint64(r)])
-        cosine = _dot(item, np.uint64(items[other]), vectors, row)
-        cosine *= inverses[place] * inverses[other]
-        cosines[place] = max(cosines[place], cosine)
+        other = np.uint64(items[np.uint64(chosen[np.uint64(r)])])
+        cosines[place] = max(cosines[place], _dot(item, other, vectors, row))
     n_compared[place] = n_chosen
     if is_sparse:
         _clear(item, vectors.sparse, row)
@@ -94,19 +87,14 @@ def choose_diverse(rank, size, barrier, lists, vectors, diversity, scratch, chos
     chosen : ndarray of shape (n_lists, k), int32
         -1 in all places before.
     """
-    known = (
-        scratch.inverses[rank],
-        scratch.cosines[rank],
-        scratch.n_compared[rank],
-        scratch.row[rank],
-    )
-    inverses, cosines, n_compared, _ = known
+    known = scratch.cosines[rank], scratch.n_compared[rank], scratch.row[rank]
+    cosines, n_compared, _ = known
     for q in range(rank, lists.items.shape[0], size):
         list_ = np.uint64(q)
         items, relevances = lists.items[list_], lists.relevances[list_]
         n = np.uint64(0)
         while n < np.uint64(items.shape[0]) and items[n] >= 0:
-            inverses[n], cosines[n], n_compared[n] = _UNKNOWN, -ONE, 0
+            cosines[n], n_compared[n] = -ONE, 0
             n += np.uint64(1)
         for r in range(min(np.int64(n), chosen.shape[1])):
             best, most = np.uint64(0), _NOTHING
@@ -134,7 +122,6 @@ def diversify(lists, vectors, diversity, k, n_threads):
         n_threads = 1
     with Team(max(1, min(n_threads, n))) as team:
         scratch = _Scratch(
-            np.empty((team.size, width), dtype=np.float32),
             np.empty((team.size, width), dtype=np.float32),
             np.empty((team.size, width), dtype=np.int32),
             np.zeros((team.size, vectors.n_columns), dtype=np.float32),

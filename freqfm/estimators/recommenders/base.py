@@ -16,7 +16,6 @@ from freqfm._input.rows import split_signs, take_rows
 from freqfm._input.validation import (
     LearnedArrays,
     as_array,
-    as_kernel_input,
     canonical_csr,
     check_flag,
     count_columns,
@@ -442,27 +441,24 @@ class BaseRecommender(
         """Return items that differ, chosen from the best ones, and their scores."""
         shape, pool = (len(queries.learned), wanted.n), wanted.pool()
         items, scores = np.full(shape, -1), np.full(shape, -np.inf, dtype=np.float32)
-        table, n_columns = wanted.vectors, None
+        table = wanted.vectors
         if table is None:
-            table, n_columns = self._vectors_to_differ(index)
+            table = self._vectors_to_differ(index)
         step = max(1, _PLACES // pool.n)
         for begin in range(0, shape[0], step):
             part = np.arange(begin, min(begin + step, shape[0]))
             found, of_found = self._find_best(queries.of(part), pool.of(part), index, counts)
             lists = RankedLists(found.astype(np.int32), relevances(found, of_found))
             n_threads = count_threads(self.n_jobs)
-            places = choose(lists, table, wanted.diversity, wanted.n, n_threads, n_columns)
+            places = choose(lists, table, wanted.diversity, wanted.n, n_threads)
             items[part] = np.where(places < 0, -1, np.take_along_axis(found, places, axis=1))
             of_chosen = np.take_along_axis(of_found, places, axis=1)
             scores[part] = np.where(places < 0, -np.inf, of_chosen)
         return items, scores
 
     def _vectors_to_differ(self, index):
-        """Return the vectors by which recommended items differ, and how many columns are compared.
-
-        None is all columns; the table may then be of any type.
-        """
-        return as_kernel_input(index.table), self._compared_columns
+        """Return the vectors by which recommended items differ."""
+        return index.table[:, : self._compared_columns]
 
     def _find_best(self, queries, wanted, index, counts):
         """Return the items with the highest scores, and these."""

@@ -171,7 +171,7 @@ class NumpyBackend(Backend):
 
     def diversify(self, lists, vectors, diversity, k, n_threads):
         """Return the places chosen by maximal marginal relevance."""
-        table = vectors.dense[:, : vectors.n_columns].astype(np.float64)
+        table = vectors.dense.astype(np.float64)
         if not len(table):
             table = dense_rows(vectors.sparse, vectors.n_columns)
         chosen = np.full((len(lists.items), k), -1, dtype=np.int32)

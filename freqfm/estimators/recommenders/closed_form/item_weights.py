@@ -124,7 +124,7 @@ class ItemWeightsRecommender(BaseRecommender):
 
     def _vectors_to_differ(self, index):
         # What an interaction with an item adds to the scores of all others.
-        return self.item_weights_, None
+        return self.item_weights_
 
     def _check_vectors(self, learned):
         found = learned.get("item_weights_")
