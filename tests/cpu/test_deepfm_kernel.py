@@ -148,7 +148,9 @@ def test_gradient_equals_finite_differences(cls, params):
             array[index] -= 2 * h
             down = objective()
             array[index] += h
-            assert array[index] - after[index] == pytest.approx((up - down) / (2 * h), abs=2e-6)
+            assert array[index] - after[index] == pytest.approx(
+                (up - down) / (2 * h), rel=1e-6, abs=2e-6
+            )
 
 
 @pytest.mark.parametrize("hidden", [(6, 5), (40, 30)], ids=["one block", "two blocks"])

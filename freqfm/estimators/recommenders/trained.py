@@ -509,6 +509,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
         relevant, history = take_rows(held_out, rows), take_rows(self._by_user(X), users)
         # But those held out, which may be found.
         hidden = without(self._with_dislikes(history, users), relevant)
+        unlearned = np.flatnonzero(~self._is_learned("items"))
         scorer, n_threads = self._ranking_scorer(), count_threads(self.n_jobs)
 
         def score():
@@ -519,6 +520,7 @@ class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
                 self.item_factors_,
                 scorer.k,
                 exclude=hidden,
+                exclude_for_all=unlearned,
                 unit_columns=self._unit_columns,
                 n_threads=n_threads,
                 device=self.device,
