@@ -38,12 +38,15 @@ AXES = {
     "temperature": temperatures.TEMPERATURES,
     "init": initializers.INITIALIZERS,
 }
+SAMPLERS = [
+    *(samplers.Uniform, samplers.Popularity, samplers.InBatch, samplers.Full, samplers.MIDX),
+    *(samplers.Kernel, samplers.DNS, samplers.SelfAdversarial, samplers.AOBPR, samplers.PRIS),
+]
 COMPONENTS = [
     *optimizers.OPTIMIZERS.values(),
     *losses.RANKING_LOSSES.values(),
     *initializers.INITIALIZERS.values(),
-    *(samplers.Uniform, samplers.Popularity, samplers.InBatch, samplers.Full, samplers.MIDX),
-    *(samplers.Kernel, samplers.DNS, samplers.SelfAdversarial, samplers.AOBPR, samplers.PRIS),
+    *SAMPLERS,
     *temperatures.TEMPERATURES.values(),
 ]
 CHOICES = {

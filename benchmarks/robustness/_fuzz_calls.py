@@ -390,7 +390,7 @@ def table_use(rng):
 
 def sampler(rng):
     """Samplers by themselves."""
-    made = pick(rng, faults.COMPONENTS[-13:-5])()
+    made = pick(rng, faults.SAMPLERS)()
     cls = getattr(made, "func", type(made))
     counts = {"positive": True, "optional": True, "largest": 1e308}
 
