@@ -363,7 +363,7 @@ def table_kept(rng, rows):
     return value, ANY if expect is SAME or sparse.issparse(value) else expect
 
 
-def table(rng, rows, *, valued=True, positive=True):
+def table(rng, rows, *, valued=True):
     """Interactions of (user, item, value, time) as a list of tuples; values may be ignored."""
     frame = pd.DataFrame(rows, columns=["user", "item", "value", "time"])
     role, codes = pick(rng, ["user", "item"]), frame["user"].factorize()[0]
@@ -395,7 +395,7 @@ def table(rng, rows, *, valued=True, positive=True):
         + [frame[:0], frame[["user"]], frame.to_numpy()[None]]
         + [iter(rows), frame.to_dict("list"), frame.to_dict("records"), sparse.csr_array(np.eye(3))]
         + [3, "x", [], [()], [[]], {}, object()]
-        + [pick(rng, frames[:3])(revalued)] * 3 * (valued and not -(not positive) <= bad < 1e39),
+        + [pick(rng, frames[:3])(revalued)] * 3 * (valued and not -1 <= bad < 1e39),
         [*others, pl.from_pandas(frame).lazy(), frame[:1], frame[["user", "item"]], mixed]
         + [frame.to_numpy().astype(str), mixed.tolist(), mixed.T, frame.to_records(index=False)]
         + [np.eye(3), ["ab", "cd"]]

@@ -206,7 +206,7 @@ def _recommender_fit(rng, name):
 
     options = {"cls": cls, "fixed": ["max_iter", "n_jobs"][: int(rng.integers(1, 3))]}
     args = {
-        "X": (HISTORIES, faults.matrix, {"columns": False, "positive": True}),
+        "X": (HISTORIES, faults.matrix, {"columns": False}),
         "params": (dict(RECOMMENDERS[name]), faults.params, options),
     }
     if not partial and rng.random() < 0.3:
@@ -284,7 +284,7 @@ def recommend(rng):
     args = {name: arg for name, arg in some.items() if rng.random() < 0.6}
     by_history = rng.random() < 0.5
     if by_history:
-        options = {"positive": True, "sparse_only": sparse_only}
+        options = {"sparse_only": sparse_only}
         args["X"] = (HISTORIES[users], faults.matrix, options)
     else:
         args["users"] = (users, faults.ids, {"n": N_USERS})
@@ -309,8 +309,8 @@ def recommender_use(rng):
     users = (np.array([0, 3, 11]), faults.ids, {"n": N_USERS})
     items = (np.array([8, 0, 4]), faults.ids, {"n": N_ITEMS})
     some = (items[0], faults.ids, {"n": N_ITEMS, "optional": True})
-    X = (HISTORIES, faults.matrix, {"positive": True})
-    more = (HISTORIES, faults.matrix, {"positive": True, "columns": False})
+    X = (HISTORIES, faults.matrix, {})
+    more = (HISTORIES, faults.matrix, {"columns": False})
     pair = {"user": (3, faults.ids, {"n": N_USERS}), "item": (4, faults.ids, {"n": N_ITEMS})}
     y = (HELD_OUT, faults.matrix, {"rows": True, "largest": 1e308})
     calls = [
@@ -381,7 +381,7 @@ def table_use(rng):
         (model.similar_users, {"users": users, "candidates": users, "exclude": users}, check_named),
         (model.predict_pairs, {"users": users, "items": items}, check_finite),
         (model.predict, {"X": (TABLE, faults.table, {"valued": False})}, check_finite),
-        (model.score, {"X": (TABLE, faults.table, {"positive": False})}, check_finite),
+        (model.score, {"X": (TABLE, faults.table, {})}, check_finite),
         (lambda X: model.partial_fit(X).recommend(["u1"]), {"X": X}, check_named),
         (lambda **a: model.explain(**a)["score"], pair, check_finite),
     ]

@@ -97,7 +97,8 @@ def history_shares(history, n_users, n_items, item_ids=None):
     if sparse.issparse(history) or getattr(history, "ndim", 1) == 2:
         table = sparse.csr_array(number_table("history", history), dtype=np.float64)
     else:
-        lists = list(as_list(history))
+        lists = as_list(history)
+        lists = list(lists) if _is_list(lists) else [lists]
         if n_users == 1 and not (len(lists) == 1 and _is_list(lists[0])):
             lists = [lists]
         if not all(map(_is_list, lists)):

@@ -304,3 +304,12 @@ def test_dislike_rate():
     with pytest.raises(ValueError, match="no dislike"):
         dislike_rate_at_k(abs(held_out), ranked)
     assert_array_equal(held_out[0], [-1, 1, 0, -2, 0])
+
+
+def test_dislikes_that_outweigh_all_likes_are_refused():
+    X = np.eye(6, 8) - np.eye(6, 8, 2)
+    model = MFRecommender(2, max_iter=1, random_state=0)
+    model.fit(np.where(X < 0, -90, X))
+    for weight in (1e3, 1e9):
+        with pytest.raises(ValueError, match=r"dislikes of X weigh 1e\+\d+ times"):
+            model.fit(np.where(X < 0, -weight, X))

@@ -21,6 +21,9 @@ from freqfm.samplers import Uniform
 # The random stream of the likes that dislikes are compared with, beside those of ``MFTrainer``.
 _LIKES = 5
 
+# Dislikes may weigh this many times as much as likes: an epoch has a pair for each unit of weight.
+_LARGEST_RATIO = 100
+
 
 class PairsOfDislikes:
     """A mixin before a trainer: epochs over dislikes, each compared with likes of its user.
@@ -73,12 +76,18 @@ def with_dislikes_trained(task, dislikes):
     Raises
     ------
     ValueError
-        If the task trains on a GPU.
+        If the task trains on a GPU, or dislikes outweigh likes by far.
     """
     if task.device.startswith("cuda"):
         raise ValueError(
             f"dislikes are trained on the CPU only, but device={task.model.device!r} trains on "
             f"{task.device}; set device='cpu', or leave dislikes out."
+        )
+    ratio = _total(dislikes) / _total(task.X)
+    if ratio > _LARGEST_RATIO:
+        raise ValueError(
+            f"The dislikes of X weigh {ratio:.3g} times as much as its likes, and are trained on "
+            f"as often; divide their values, so that it is at most {_LARGEST_RATIO} times."
         )
     components = task.components
     loss = components.loss if isinstance(components.loss, PairwiseLoss) else BPR()
@@ -96,6 +105,10 @@ def with_dislikes_trained(task, dislikes):
     return TrainedWithDislikes(task, _of_pairs(type(task))(task.model, *arguments))
 
 
+def _total(X):
+    return X.data.sum(dtype=np.float64)
+
+
 class TrainedWithDislikes:
     """A task for the epoch loop, see ``TrainingTask``: that of likes, after that of dislikes.
 
@@ -104,8 +117,7 @@ class TrainedWithDislikes:
 
     def __init__(self, likes, dislikes):
         self._likes, self._dislikes = likes, dislikes
-        totals = [of.X.data.sum(dtype=np.float64) for of in (dislikes, likes)]
-        self._share = totals[0] / totals[1]
+        self._share = _total(dislikes.X) / _total(likes.X)
 
     def __getattr__(self, name):
         return getattr(self._likes, name)
