@@ -138,6 +138,7 @@ class MFTrainer(RecommenderTrainer):
         trainer.end_epoch()
         self._clip_margins()
         self.training.n_steps[:] += n_batches
+        self._compute_vectors()
         return total / weight
 
     def _begin_batches(self, data, first, last, proposal, negatives):
@@ -225,7 +226,7 @@ class MFTrainer(RecommenderTrainer):
         self._replace_proposal(sampler.proposal(counts, vectors, seed, last))
 
     def _compute_vectors(self):
-        """Bring the vectors up to date in the middle of an epoch."""
+        """Bring vectors up to date that training does not change itself."""
 
     def _refresh_thresholds(self, epoch):
         """Compute each user's score of rank k among all items, if the loss needs it."""
@@ -401,9 +402,7 @@ class BackboneTrainer(MFTrainer):
         """Train on every positive once; return the mean loss."""
         if self._auxiliary is not None:
             self._auxiliary.begin_epoch(epoch)
-        loss = super().run_epoch(epoch)
-        self._compute_vectors()
-        return loss
+        return super().run_epoch(epoch)
 
     def _compute_vectors(self):
         forward_all(self.components.backbone, self._of_backbone, *self.vectors.values())
@@ -586,11 +585,8 @@ class ContextTrainer(MFTrainer):
             terms=Terms(terms.indptr, terms.indices, terms.data),
         )
 
-    def run_epoch(self, epoch):
-        """Train on every positive once; return the mean loss."""
-        loss = super().run_epoch(epoch)
+    def _compute_vectors(self):
         forward_all(self.components.backbone, self.tables, *self.vectors.values())
-        return loss
 
     def weights(self):
         """Return the model's arrays, with the vectors that the backbone computes."""
