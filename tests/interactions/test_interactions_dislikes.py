@@ -223,4 +223,5 @@ def test_what_cannot_be_used_is_refused():
 
 @pytest.mark.filterwarnings("error")
 def test_ratings_are_no_weights_if_some_are_dislikes():
-    made(dislikes_up_to=2).fit(frames()["pandas"])
+    likes, dislikes = parts_of(made(dislikes_up_to=2).fit(frames()["pandas"]))
+    assert set(likes.ravel()) == set(abs(dislikes).ravel()) == {0, 1}
