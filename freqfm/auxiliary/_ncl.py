@@ -6,8 +6,9 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, replaced
+from freqfm._input.validation import draw_seed
+from freqfm._quantization import quantize
 from freqfm.auxiliary._base import AuxiliaryTerm
-from freqfm.auxiliary._clusters import k_means
 from freqfm.auxiliary._contrast import info_nce
 
 _SIDES = "user", "item"
@@ -91,10 +92,13 @@ class NCL(AuxiliaryTerm):
 
     def begin_epoch(self, epoch):
         """Return the prototypes and the own prototype of each row, of users and of items."""
-        return [
-            k_means(epoch.tables[f"{side}_factors"], self.n_clusters, epoch.generator)
-            for side in _SIDES
-        ]
+        prototypes = []
+        for side in _SIDES:
+            table = epoch.tables[f"{side}_factors"]
+            n = max(1, min(self.n_clusters, len(table) // 10))
+            means, own = quantize(table, 1, n, draw_seed(epoch.generator))
+            prototypes.append((means, own[:, 0]))
+        return prototypes
 
     def views(self, epoch):
         """Return the table itself and two means over layers, see :class:`AuxiliaryTerm`."""

@@ -8,9 +8,9 @@ from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import POSITIVE_INTEGER
+from freqfm._quantization import quantize, subspaces
 from freqfm.formulas.cells import Cells, ExactSoftmax
 from freqfm.samplers._base import QuerySampler, alias_table
-from freqfm.samplers._quantization import quantize, subspaces
 
 
 @dataclass(eq=False, repr=False)

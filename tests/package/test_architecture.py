@@ -24,6 +24,7 @@ AXES = [
 ]
 BELOW_AXES = {
     "_dense",
+    "_quantization",
     "_input",
     "_numba",
     "_memory",
@@ -38,6 +39,7 @@ BELOW_AXES = {
 MAY_IMPORT = {
     "exceptions": set(),
     "_dense": set(),
+    "_quantization": set(),
     "_memory": set(),
     "_messages": set(),
     "_signals": set(),
