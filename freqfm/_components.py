@@ -23,6 +23,15 @@ POSITIVE_OR_INFINITE = [Interval(Real, 0, None, closed="right")]
 NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
 
 
+class OwnConstraints:
+    """Mixin: a class lists the constraints of its own parameters; those of its bases are added."""
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        of_bases = (vars(base).get("_parameter_constraints", {}) for base in reversed(cls.__mro__))
+        cls._parameter_constraints = functools.reduce(operator.or_, of_bases)
+
+
 class Component(BaseEstimator, ABC):
     """Base class of optimizers, losses, samplers and other exchangeable parts of estimators.
 

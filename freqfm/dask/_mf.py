@@ -228,9 +228,6 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     _local, _on_workers = mf.MFRecommender, _users.WorkerModel
     _of_client = ("_interactions",)
     _records = _users.WorkerModel._records
-    _parameter_constraints = (
-        mf.MFRecommender._parameter_constraints | OnCluster._parameter_constraints
-    )
     _has_all_interactions = False
     _takes_callables = False
 

@@ -5,13 +5,14 @@ import copy
 import operator
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from freqfm._components import Component, is_ours
+from freqfm._components import Component, OwnConstraints, is_ours
 from freqfm._input.validation import LearnedArrays
 from freqfm._messages import cut, shown
 from freqfm._numba.jit import announced_compilation
@@ -56,6 +57,24 @@ except ImportError:
     def with_callbacks(method):
         """Return the method unchanged: there are no callbacks to tear down."""
         return method
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TrainedEstimator(OwnConstraints, CallbackSupportMixin):
+    """Mixin: the parameters of all estimators that are trained in epochs."""
+
+    _parameter_constraints: ClassVar = {
+        "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state", np.random.Generator],
+        "device": "no_validation",  # see backends.get
+    }
+    _writes_checkpoints = True
+
+    verbose: int = 0
+    n_jobs: int | None = None
+    random_state: int | np.random.RandomState | np.random.Generator | None = None
+    device: str = "cpu"
 
 
 # Weights are squared and summed in float32; sums of larger weights would overflow.

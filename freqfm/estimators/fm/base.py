@@ -65,9 +65,9 @@ from freqfm.estimators.tables import (
 )
 from freqfm.estimators.training import (
     Attempt,
-    CallbackSupportMixin,
     FitCallbacks,
     Phase,
+    TrainedEstimator,
     attempt,
     check_progress,
     check_same_class,
@@ -101,9 +101,7 @@ _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BaseFM(
-    ExplanationMixin, VersionStamp, OptimizerStateMixin, CallbackSupportMixin, BaseEstimator
-):
+class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimator, BaseEstimator):
     """Base class of all factorization machines: everything but factors and targets.
 
     A class for the factors derives from it (``PlainFactors``, ``RankedFactors``), and an estimator
@@ -136,10 +134,6 @@ class BaseFM(
         "tol": NON_NEGATIVE,
         "shuffle": ["boolean"],
         "warm_start": ["boolean"],
-        "verbose": ["verbose"],
-        "n_jobs": [Integral, None],
-        "random_state": ["random_state", np.random.Generator],
-        "device": "no_validation",  # see backends.get
     }
 
     loss: str | Loss
@@ -161,10 +155,6 @@ class BaseFM(
     tol: float = 1e-4
     shuffle: bool = True
     warm_start: bool = False
-    verbose: int = 0
-    n_jobs: int | None = None
-    random_state: int | np.random.RandomState | np.random.Generator | None = None
-    device: str = "cpu"
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -206,7 +196,6 @@ class BaseFM(
     #: A remedy if training diverges, besides a smaller learning rate.
     _divergence_hint = "scale the features (and a regression target) to about 1"
 
-    _writes_checkpoints = True
     #: Whether early stopping can use other scores than the loss.
     _takes_scorers = True
 

@@ -223,10 +223,6 @@ class DeepFMClassifier(ClassTargets, FactorsWithFieldsTower):
     [(33, 64), (64,)]
     """
 
-    _parameter_constraints = (
-        FactorsWithFieldsTower._parameter_constraints | ClassTargets._parameter_constraints
-    )
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DeepFMRegressor(RealTargets, FactorsWithFieldsTower):

@@ -197,10 +197,6 @@ class FFMClassifier(ClassTargets, FieldAwareFactors):
     (4, 2, 4)
     """
 
-    _parameter_constraints = (
-        FieldAwareFactors._parameter_constraints | ClassTargets._parameter_constraints
-    )
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FFMRegressor(RealTargets, FieldAwareFactors):

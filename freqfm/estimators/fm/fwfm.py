@@ -204,10 +204,6 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
     (2, 2)
     """
 
-    _parameter_constraints = (
-        FieldWeightedFactors._parameter_constraints | ClassTargets._parameter_constraints
-    )
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FwFMRegressor(RealTargets, FieldWeightedFactors):

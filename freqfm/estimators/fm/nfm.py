@@ -207,10 +207,6 @@ class NFMClassifier(ClassTargets, FactorsUnderTower):
     [(17, 64), (64,)]
     """
 
-    _parameter_constraints = (
-        FactorsUnderTower._parameter_constraints | ClassTargets._parameter_constraints
-    )
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NFMRegressor(RealTargets, FactorsUnderTower):

@@ -184,10 +184,6 @@ class FMClassifier(ClassTargets, PlainFactors):
     (2, 2)
     """
 
-    _parameter_constraints = (
-        PlainFactors._parameter_constraints | ClassTargets._parameter_constraints
-    )
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FMRegressor(RealTargets, PlainFactors):

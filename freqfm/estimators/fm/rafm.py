@@ -220,10 +220,6 @@ class RaFMClassifier(ClassTargets, RankedFactors):
     (1820, 1500)
     """
 
-    _parameter_constraints = (
-        RankedFactors._parameter_constraints | ClassTargets._parameter_constraints
-    )
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RaFMRegressor(RealTargets, RankedFactors):

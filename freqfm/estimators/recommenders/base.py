@@ -1,8 +1,10 @@
 """Base class of recommenders: predictions from vectors of users and items."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import get_type_hints
+from numbers import Integral
+from typing import ClassVar, get_type_hints
 
 import numpy as np
 from scipy import sparse
@@ -10,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._components import name_to_instance
+from freqfm._components import POSITIVE_INTEGER, OwnConstraints, name_to_instance
 from freqfm._input.matrix_input import refuse_table
 from freqfm._input.rows import split_signs, take_rows
 from freqfm._input.validation import (
@@ -51,8 +53,9 @@ _PLACES = 1 << 20
 _HELD_OUT = 0.2
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BaseRecommender(
-    VersionStamp, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    VersionStamp, OwnConstraints, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
     """Recommenders on a sparse matrix of users and items, whose scores are dot products.
 
@@ -62,10 +65,20 @@ class BaseRecommender(
     learned arrays is stored: every method computes its results from their current values.
     """
 
+    _parameter_constraints: ClassVar = {
+        "n_recommendations": POSITIVE_INTEGER,
+        "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
+    }
+
+    n_recommendations: int = 10
+    verbose: int = 0
+    n_jobs: int | None = None
+
     #: The components known by name, for each parameter that takes one.
-    _registries: dict = {}
+    _registries: ClassVar[dict] = {}
     #: Learned attributes that are named tuples; stored as plain dicts.
-    _records: dict = {"_history": InteractionHistory, "_dislikes": InteractionHistory}
+    _records: ClassVar[dict] = {"_history": InteractionHistory, "_dislikes": InteractionHistory}
     #: The items that users dislike, whose weights are positive; or None.
     _dislikes = None
     #: Whether dislikes, as negative values, are part of what a user's vector is computed from.

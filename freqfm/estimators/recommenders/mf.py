@@ -49,7 +49,7 @@ from freqfm.estimators.recommenders.mf_trainer import (
     EpochwiseTrainer,
     MFTrainer,
 )
-from freqfm.estimators.recommenders.trained import FactorsMixin, TrainedRecommender
+from freqfm.estimators.recommenders.trained import FactorsMixin
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
@@ -310,7 +310,6 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     _described = None
 
     _parameter_constraints: ClassVar = {
-        **TrainedRecommender._parameter_constraints,
         "backbone": "no_validation",
         "loss": "no_validation",  # names and instances are resolved in fit
         "similarity": [StrOptions({"auto", "cosine", "dot"})],

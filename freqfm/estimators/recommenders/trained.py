@@ -35,9 +35,9 @@ from freqfm.estimators.recommenders.histories import (
     without,
 )
 from freqfm.estimators.training import (
-    CallbackSupportMixin,
     FitCallbacks,
     Phase,
+    TrainedEstimator,
     attempt,
     check_progress,
     check_unchanged,
@@ -60,43 +60,32 @@ _LEAST_EPOCHS = 5
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TrainedRecommender(CallbackSupportMixin, BaseRecommender):
+class TrainedRecommender(TrainedEstimator, BaseRecommender):
     """A recommender that is trained in epochs, by a task for the epoch loop.
 
     A subclass defines what a new model starts with, how a model grows, and its task.
     """
 
-    _writes_checkpoints = True
     #: Whether early stopping can use any callable, besides scorers of rankings.
     _takes_callables = True
 
     _parameter_constraints: ClassVar = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
-        "n_recommendations": POSITIVE_INTEGER,
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "scoring": [str, callable],  # see scorer_of
         "n_iter_no_change": [*POSITIVE_INTEGER, None],
         "tol": NON_NEGATIVE,
         "warm_start": ["boolean"],
-        "verbose": ["verbose"],
-        "n_jobs": [Integral, None],
-        "random_state": ["random_state", np.random.Generator],
-        "device": "no_validation",  # see backends.get
     }
 
     n_components: int = field(default=64, kw_only=False)
-    n_recommendations: int = 10
     early_stopping: bool = False
     validation_fraction: float = 0.1
     scoring: str | Callable = "ndcg"
     n_iter_no_change: int | None = 10
     tol: float = 1e-4
     warm_start: bool = False
-    verbose: int = 0
-    n_jobs: int | None = None
-    random_state: int | np.random.RandomState | np.random.Generator | None = None
-    device: str = "cpu"
 
     # Hooks, in the order in which ``fit`` and ``partial_fit`` call them.
 

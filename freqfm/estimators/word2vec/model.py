@@ -43,9 +43,9 @@ from freqfm.estimators.tables import (
     state_arrays,
 )
 from freqfm.estimators.training import (
-    CallbackSupportMixin,
     FitCallbacks,
     Phase,
+    TrainedEstimator,
     attempt,
     check_progress,
     check_same_class,
@@ -80,7 +80,7 @@ class Word2Vec(
     TokenSimilarity,
     VersionStamp,
     OptimizerStateMixin,
-    CallbackSupportMixin,
+    TrainedEstimator,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     BaseEstimator,
@@ -249,12 +249,7 @@ class Word2Vec(
         "batch_size": POSITIVE_INTEGER,
         "init": "no_validation",
         "init_scale": [*NON_NEGATIVE, None],
-        "verbose": ["verbose"],
-        "n_jobs": [Integral, None],
-        "random_state": ["random_state", np.random.Generator],
-        "device": "no_validation",  # see backends.get
     }
-    _writes_checkpoints = True
 
     # There is no early stopping; the epoch loop compares losses all the same.
     tol = 0.0
@@ -276,10 +271,6 @@ class Word2Vec(
     batch_size: int = 256
     init: str | Initializer = "normal"
     init_scale: float | None = None
-    verbose: int = 0
-    n_jobs: int | None = None
-    random_state: int | np.random.RandomState | np.random.Generator | None = None
-    device: str = "cpu"
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

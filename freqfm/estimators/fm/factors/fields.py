@@ -42,8 +42,13 @@ def _continued(found, known):
     )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FieldsParameter:
     """The parameter ``fields`` and the attribute ``fields_``; before the class of the factors."""
+
+    _parameter_constraints = {"fields": ["array-like", callable, None]}
+
+    fields: ArrayLike | Callable | None = None
 
     def _fields_of(self, X):
         """Return the field of each feature as a number from 0 on, or None."""
@@ -60,13 +65,6 @@ class FieldsParameter:
 @dataclass(eq=False, repr=False, kw_only=True)
 class FactorsByField(FieldsParameter, PlainFactors):
     """Factors of features that all have a field: without ``fields`` each one of its own."""
-
-    _parameter_constraints = {
-        **PlainFactors._parameter_constraints,
-        "fields": ["array-like", callable, None],
-    }
-
-    fields: ArrayLike | Callable | None = None
 
     def _fields_of(self, X):
         fields, n_features = super()._fields_of(X), self.n_features_in_

@@ -23,10 +23,7 @@ FACTOR_STATES = ("factors_first", "factors_second")
 class PlainFactors(BaseFM):
     """One vector of ``n_components`` numbers for each feature."""
 
-    _parameter_constraints = {
-        **BaseFM._parameter_constraints,
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-    }
+    _parameter_constraints = {"n_components": [Interval(Integral, 1, None, closed="left")]}
     _weight_names = ("intercept_", "coef_", "factors_")
 
     # The tables of an optimizer's state that belong to the factors.

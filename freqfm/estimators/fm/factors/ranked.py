@@ -26,7 +26,6 @@ class RankedFactors(BaseFM):
     """For each feature a vector of every rank up to the one that its frequency supports."""
 
     _parameter_constraints = {
-        **BaseFM._parameter_constraints,
         "ranks": ["array-like"],
         "rank_assignment": [StrOptions({"nearest"}), "array-like"],
         "counts": ["array-like", None],

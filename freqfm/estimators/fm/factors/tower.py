@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -32,7 +31,6 @@ class FactorsWithTower(FactorsWithDense):
     """One vector for each feature, and dense layers on top of the pooled interactions of a row."""
 
     _parameter_constraints = {
-        **FactorsWithDense._parameter_constraints,
         "hidden_layer_sizes": ["array-like"],
         "layer_optimizer": "no_validation",
         "alpha_layers": NON_NEGATIVE,
@@ -152,13 +150,6 @@ class FactorsWithTower(FactorsWithDense):
 @dataclass(eq=False, repr=False, kw_only=True)
 class FactorsWithFieldsTower(FieldsParameter, FactorsWithTower):
     """One vector for each feature, and dense layers on top of the vectors of a row."""
-
-    _parameter_constraints = {
-        **FactorsWithTower._parameter_constraints,
-        "fields": ["array-like", callable, None],
-    }
-
-    fields: ArrayLike | Callable | None = None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

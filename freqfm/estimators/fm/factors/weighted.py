@@ -21,7 +21,6 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
     """One vector for each feature, and a weight for each pair of fields."""
 
     _parameter_constraints = {
-        **FactorsByField._parameter_constraints,
         "field_optimizer": "no_validation",
         "alpha_fields": NON_NEGATIVE,
     }

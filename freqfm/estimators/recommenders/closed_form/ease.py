@@ -1,7 +1,7 @@
 """EASE: a regression of every item on the others, in closed form."""
 
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from scipy import sparse
@@ -152,9 +152,6 @@ class EASERecommender(ItemWeightsRecommender):
         "item_power": _REAL,
         "diagonal": _SHARE,
         "n_neighbors": [*POSITIVE_INTEGER, None, StrOptions({"auto"})],
-        "n_recommendations": POSITIVE_INTEGER,
-        "verbose": ["verbose"],
-        "n_jobs": [Integral, None],
     }
 
     regularization: float | str = "auto"
@@ -164,9 +161,6 @@ class EASERecommender(ItemWeightsRecommender):
     item_power: float = 0.0
     diagonal: float = 0.0
     n_neighbors: int | str | None = "auto"
-    n_recommendations: int = 10
-    verbose: int = 0
-    n_jobs: int | None = None
 
     def _item_weights(self, X):
         n_items = X.shape[1]

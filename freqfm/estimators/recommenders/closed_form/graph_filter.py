@@ -1,7 +1,7 @@
 """Filters of the graph of items: smooth histories by the leading directions of all users."""
 
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -177,9 +177,6 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         "low_pass": NON_NEGATIVE,
         "item_power": [Interval(Real, None, None, closed="neither"), StrOptions({"auto"})],
         "n_neighbors": [*POSITIVE_INTEGER, None, StrOptions({"auto"})],
-        "n_recommendations": POSITIVE_INTEGER,
-        "verbose": ["verbose"],
-        "n_jobs": [Integral, None],
         "random_state": ["random_state"],
     }
 
@@ -191,9 +188,6 @@ class GraphFilterRecommender(ItemWeightsRecommender):
     low_pass: float = 0.3
     item_power: float | str = "auto"
     n_neighbors: int | str | None = "auto"
-    n_recommendations: int = 10
-    verbose: int = 0
-    n_jobs: int | None = None
     random_state: object = None
 
     def _item_weights(self, X):

@@ -1,7 +1,7 @@
 """Item-based nearest neighbours: items that the same users have, without training."""
 
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from sklearn.preprocessing import normalize
@@ -109,9 +109,6 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         "weighting": [StrOptions({"cosine", "tfidf", "bm25"})],
         "bm25_k1": NON_NEGATIVE,
         "bm25_b": [Interval(Real, 0, 1, closed="both")],
-        "n_recommendations": POSITIVE_INTEGER,
-        "verbose": ["verbose"],
-        "n_jobs": [Integral, None],
     }
 
     n_neighbors: int = 200
@@ -119,9 +116,6 @@ class ItemKNNRecommender(ItemWeightsRecommender):
     weighting: str = "bm25"
     bm25_k1: float = 1.2
     bm25_b: float = 0.75
-    n_recommendations: int = 10
-    verbose: int = 0
-    n_jobs: int | None = None
 
     def _item_weights(self, X):
         n_items = X.shape[1]
