@@ -232,18 +232,41 @@ class _Numbers:
         return self._blocks(X, "predict", np.zeros(0))
 
 
-_NOTE = """{summary}
+def estimator(local):
+    """Return a decorator that gives a class the parameters of a plain estimator.
 
-    The model and its parameters are those of :class:`freqfm.{name}`, whose documentation describes
-    them. ``fit`` takes Dask collections: arrays of NumPy or of sparse blocks, DataFrames, or bags
-    of sparse matrices; ``y`` and ``sample_weight`` have the same partitions. Rows stay on the
-    workers: the rows of ``n_shards`` shards, neighbouring partitions, train side by side, and the
-    shards' models are merged several times in an epoch. The client holds the model only.
+    Of the documentation, all but the first line is that of ``FMClassifier`` with the other name.
+
+    Parameters
+    ----------
+    local : type
+        The plain estimator.
+    """
+
+    def complete(found):
+        found._local = found._on_workers = local
+        if found.__doc__ and local is not plain.FMClassifier:
+            _, _, rest = FMClassifier.__doc__.partition("\n")
+            found.__doc__ += "\n" + rest.replace("FMClassifier", local.__name__)
+        return dataclass(eq=False, repr=False, kw_only=True)(found)
+
+    return complete
+
+
+@estimator(plain.FMClassifier)
+class FMClassifier(_Classes, ShardedFM, plain.FMClassifier):
+    """Factorization machine for classification, trained on a Dask cluster.
+
+    The model and its parameters are those of :class:`freqfm.FMClassifier`, whose documentation
+    describes them. ``fit`` takes Dask collections: arrays of NumPy or of sparse blocks, DataFrames,
+    or bags of sparse matrices; ``y`` and ``sample_weight`` have the same partitions. Rows stay on
+    the workers: the rows of ``n_shards`` shards, neighbouring partitions, train side by side, and
+    the shards' models are merged several times in an epoch. The client holds the model only.
 
     Parameters
     ----------
     *args, **params
-        Those of :class:`freqfm.{name}`.
+        Those of :class:`freqfm.FMClassifier`.
     client : distributed.Client, default=None
         None is the current client. It is not pickled.
     n_shards : int, default=None
@@ -257,18 +280,17 @@ _NOTE = """{summary}
     client_ : distributed.Client
         The client that is used: ``client``, or else the current one. Also before ``fit``.
     n_shards_ : int
-        Number of shards in ``fit``. All others are those of :class:`freqfm.{name}`.
+        Number of shards in ``fit``. All others are those of :class:`freqfm.FMClassifier`.
 
     See Also
     --------
-    freqfm.{name} : The estimator on one machine.
+    freqfm.FMClassifier : The estimator on one machine.
 
     Notes
     -----
-    A default fit takes about 34 CPU seconds for the 57,722 rows of 10 features of Frappe, two
-    workers together, with :class:`freqfm.dask.FMClassifier`, and 24 with
-    :class:`freqfm.dask.FMRegressor`. In each epoch 0.35 of them are for Dask's tasks; all else is
-    as for :class:`freqfm.{name}`.
+    A default fit of a plain machine to the 57,722 rows of 10 features of Frappe takes about 34 CPU
+    seconds for classes, and 24 for numbers, two workers together. In each epoch 0.35 of them are
+    for Dask's tasks; all else is as for :class:`freqfm.FMClassifier`.
 
     Between two merges a row w of the model becomes w_m on shard m, which has seen the row's token
     n_m times. The merged row is w + sum f_m (w_m - w), where f_m is a multiple of sqrt(n_m / n),
@@ -284,13 +306,13 @@ _NOTE = """{summary}
     --------
     >>> import dask.array as da
     >>> from distributed import Client
-    >>> from freqfm.dask import {name}
+    >>> from freqfm.dask import FMClassifier
     >>> from freqfm.datasets import make_clicks
     >>> X, y = make_clicks(1000, (50, 20), random_state=0)
     >>> with Client(processes=False, n_workers=1, dashboard_address=None) as client:
     ...     rows = da.from_array(X.toarray(), chunks=(250, -1))
-    ...     target = da.from_array({target}, chunks=250)
-    ...     model = {name}(n_shards=2, max_iter=5, n_iter_no_change=None, random_state=0)
+    ...     target = da.from_array(y, chunks=250)
+    ...     model = FMClassifier(n_shards=2, max_iter=5, n_iter_no_change=None, random_state=0)
     ...     model = model.fit(rows, target)
     ...     predictions = model.predict(rows).compute()
     >>> predictions.shape
@@ -298,34 +320,7 @@ _NOTE = """{summary}
     """
 
 
-def estimator(local, target="y"):
-    """Return a decorator that gives a class the parameters and documentation of a plain estimator.
-
-    Parameters
-    ----------
-    local : type
-        The plain estimator.
-    target : str
-        Targets of the example.
-    """
-
-    def complete(found):
-        found._local = found._on_workers = local
-        found._parameter_constraints = (
-            local._parameter_constraints | OnCluster._parameter_constraints
-        )
-        found.__doc__ = _NOTE.format(name=local.__name__, summary=found.__doc__, target=target)
-        return dataclass(eq=False, repr=False, kw_only=True)(found)
-
-    return complete
-
-
-@estimator(plain.FMClassifier)
-class FMClassifier(_Classes, ShardedFM, plain.FMClassifier):
-    """Factorization machine for classification, trained on a Dask cluster."""
-
-
-@estimator(plain.FMRegressor, "y.astype(float)")
+@estimator(plain.FMRegressor)
 class FMRegressor(_Numbers, ShardedFM, plain.FMRegressor):
     """Factorization machine for regression, trained on a Dask cluster."""
 
@@ -335,7 +330,7 @@ class RaFMClassifier(_Classes, ShardedFM, rafm.RaFMClassifier):
     """Rank-aware factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(rafm.RaFMRegressor, "y.astype(float)")
+@estimator(rafm.RaFMRegressor)
 class RaFMRegressor(_Numbers, ShardedFM, rafm.RaFMRegressor):
     """Rank-aware factorization machine for regression, trained on a Dask cluster."""
 
@@ -345,7 +340,7 @@ class DeepFMClassifier(_Classes, ShardedFM, deepfm.DeepFMClassifier):
     """Factorization machine with dense layers for classification, trained on a Dask cluster."""
 
 
-@estimator(deepfm.DeepFMRegressor, "y.astype(float)")
+@estimator(deepfm.DeepFMRegressor)
 class DeepFMRegressor(_Numbers, ShardedFM, deepfm.DeepFMRegressor):
     """Factorization machine with dense layers for regression, trained on a Dask cluster."""
 
@@ -355,7 +350,7 @@ class NFMClassifier(_Classes, ShardedFM, nfm.NFMClassifier):
     """Neural factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(nfm.NFMRegressor, "y.astype(float)")
+@estimator(nfm.NFMRegressor)
 class NFMRegressor(_Numbers, ShardedFM, nfm.NFMRegressor):
     """Neural factorization machine for regression, trained on a Dask cluster."""
 
@@ -365,7 +360,7 @@ class FwFMClassifier(_Classes, ShardedFM, fwfm.FwFMClassifier):
     """Field-weighted factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(fwfm.FwFMRegressor, "y.astype(float)")
+@estimator(fwfm.FwFMRegressor)
 class FwFMRegressor(_Numbers, ShardedFM, fwfm.FwFMRegressor):
     """Field-weighted factorization machine for regression, trained on a Dask cluster."""
 
@@ -375,6 +370,6 @@ class FFMClassifier(_Classes, ShardedFM, ffm.FFMClassifier):
     """Field-aware factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(ffm.FFMRegressor, "y.astype(float)")
+@estimator(ffm.FFMRegressor)
 class FFMRegressor(_Numbers, ShardedFM, ffm.FFMRegressor):
     """Field-aware factorization machine for regression, trained on a Dask cluster."""
