@@ -8,7 +8,9 @@ DirectAU and MAWU. Each with:
 - weight decay 0, 1e-8, 1e-6 and 1e-4 on the whole tables in every batch, as in PyTorch;
 - "batched 1e-6": decay of the rows of a batch only;
 - "PRISM": no decay, vectors that start at lengths ln(count + 2). For DirectAU also other alphas
-  (figure 5), down to 0, where all lengths are 1.
+  (figure 5), down to 0, where all lengths are 1;
+- "IPL 1" and so on: for BPR, the terms against the popularity bias of figure 9 with their weights,
+  beside the decay ``--term-decay``.
 
 ``--backbone mlp`` is the paper's non-linear factorization: each side's vectors pass two dense
 layers with a ReLU between them.
@@ -23,6 +25,7 @@ how long training took.
     python benchmarks/reproduce/prism.py --data DIR --data-set ml1m --losses directau --seeds 3
     python benchmarks/reproduce/prism.py --data DIR --variants 'decay 0' 'decay 1e-6' 'PRISM'
     python benchmarks/reproduce/prism.py --data DIR --data-set ml1m --backbone mlp
+    python benchmarks/reproduce/prism.py --data DIR --losses bpr --variants 'IPL*' 'ReSN*'
     python benchmarks/reproduce/prism.py --quick
 
 The paper's batches are 16,384 (BPR, softmax) and 4,096 (DirectAU, MAWU); the time of DirectAU and
@@ -57,6 +60,7 @@ from scipy import sparse
 from sklearn.model_selection import train_test_split
 
 from freqfm import MFRecommender
+from freqfm.auxiliary import IPL, ReSN
 from freqfm.backbones import MLP
 from freqfm.initializers import PRISM
 from freqfm.losses import BPR, MAWU, DirectAU, Softmax
@@ -74,7 +78,11 @@ VARIANTS = {
     "batched 1e-6": {"weight_decay": 1e-6, "weight_decay_scope": "batch"},
     "PRISM": {"init": PRISM()},
     **{f"PRISM {alpha}": {"init": PRISM(alpha)} for alpha in ALPHAS},
+    **{f"IPL {weight:g}": {"auxiliary": IPL(weight)} for weight in (0.1, 1.0, 10.0)},
+    **{f"ReSN {weight:g}": {"auxiliary": ReSN(weight)} for weight in (0.01, 0.1, 1.0)},
 }
+# Variants of one loss only.
+ONLY_OF = {"PRISM ": "directau", "IPL ": "bpr", "ReSN ": "bpr"}
 # The losses, and the options that change their runs.
 OPTIONS = {
     "bpr": ("batch_size",),
@@ -117,10 +125,13 @@ def split_anew(parts, seed):
 def fit(parts, loss, variant, rate, seed, args):
     """Train one model until validation no longer improves; look at test where it is best."""
     X, valid, test = parts
+    params = {**losses(args)[loss], **VARIANTS[variant]}
+    if "auxiliary" in params:
+        params["weight_decay"] = args.term_decay
     model = MFRecommender(
         N_COMPONENTS,
         backbone=BACKBONES[args.backbone],
-        **{**losses(args)[loss], **VARIANTS[variant]},
+        **params,
         optimizer=Adam(rate, lazy=False),
         ranking="dot",
         n_jobs=args.n_jobs,
@@ -219,7 +230,8 @@ def run_data_set(data_set, parts, results, args):
         split = split_anew(parts, seed)
         for loss, variant in product(args.losses, VARIANTS):
             unwanted = not any(fnmatch(variant, wanted) for wanted in args.variants)
-            if unwanted or (variant.startswith("PRISM ") and loss != "directau"):
+            fits = (loss == only for of, only in ONLY_OF.items() if variant.startswith(of))
+            if unwanted or not all(fits):
                 continue
             by_rate = runs.setdefault(loss, {}).setdefault(variant, {})
             for rate in [best_rate(by_rate)] if by_rate else args.learning_rates:
@@ -227,6 +239,8 @@ def run_data_set(data_set, parts, results, args):
                     "data": data_set, "loss": loss, "variant": variant, "rate": rate, "seed": seed,
                     **{name: getattr(args, name) for name in (*options, *OPTIONS[loss])},
                 }  # fmt: skip
+                if "auxiliary" in VARIANTS[variant]:
+                    key["term_decay"] = args.term_decay
                 run = results.run(key, fit, split, loss, variant, rate, seed, args)
                 if run["best"] is not None:
                     by_rate.setdefault(rate, []).append(run)
@@ -246,6 +260,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=2048, help="of BPR and softmax")
     parser.add_argument("--alignment-batch-size", type=int, default=1024)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the softmax")
+    parser.add_argument("--term-decay", type=float, default=1e-6, help="beside IPL and ReSN")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of DirectAU")
     parser.add_argument("--mawu-gammas", type=float, nargs=2, default=[2.6, 1.4])
     args = parser.parse_args()
