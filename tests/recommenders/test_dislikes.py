@@ -203,6 +203,20 @@ def test_early_stopping_by_dislikes_holds_out_dislikes(name):
             model.set_params(scoring="neg_dislike_rate").fit(**given)
 
 
+def test_a_callable_takes_validation_likes_alone():
+    seen = []
+
+    def scorer(model, histories, held_out):
+        seen.append((histories.data.min(), held_out.data.min()))
+        return 0.0
+
+    model = made("als").set_params(early_stopping=True, scoring=scorer)
+    likes = X.multiply(X > 0)
+    held_out = sparse.csr_array(likes.multiply(np.arange(N_ITEMS) < 9))
+    model.fit(sparse.csr_array(X - held_out), X_val=held_out)
+    assert all(of_histories < 0 < of_held_out for of_histories, of_held_out in seen) and seen
+
+
 class Interrupted(BaseException):
     pass
 

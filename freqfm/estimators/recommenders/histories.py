@@ -133,8 +133,11 @@ def with_dislikes(X, dislikes):
 
 
 def without(X, pairs):
-    """Return a canonical matrix without the entries of pairs that another one of its shape has."""
-    if pairs is None:
+    """Return a canonical matrix without the entries of pairs that another one of its shape has.
+
+    Either may be None, which has no entries.
+    """
+    if X is None or pairs is None:
         return X
     both = with_one_index_type(X).multiply(with_one_index_type(pairs) != 0)
     if not both.nnz:
