@@ -24,7 +24,7 @@ from _epochs import EpochsOfFit, power_law_rows
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
-from freqfm import FastVAERecommender, FMClassifier, MFRecommender, backends
+from freqfm import ALSRecommender, FastVAERecommender, FMClassifier, MFRecommender, backends
 from freqfm._input.validation import canonical_csr
 from freqfm._numba.jit import inlined
 from freqfm.backends.cuda.groups import worker
@@ -353,7 +353,7 @@ def gowalla(args, sizes):
 
 
 def measure_mf(report, clock, peak, interactions, sizes):
-    """Measure matrix factorization: epochs of two losses."""
+    """Measure matrix factorization: epochs of two losses, and of least squares."""
     train, _ = interactions
     m = min(1024, train.shape[1])
     # Scores, and gradients of both sides.
@@ -367,6 +367,7 @@ def measure_mf(report, clock, peak, interactions, sizes):
         report.add(f"{name}, share of the peak of fp32", flops / taken / peak, "", 0.25)
         compare_epochs(report, name, MFRecommender(64, **params), train, sizes)
     compare_epochs(report, "BPR", MFRecommender(64, loss="bpr", random_state=0), train, sizes)
+    compare_epochs(report, "ALS", ALSRecommender(sizes.width, random_state=0), train, sizes)
 
 
 def compare_epochs(report, name, model, train, sizes):

@@ -439,6 +439,32 @@ class RankingTrainer(Trainer, ABC):
         """Let all rows catch up on the steps that they have missed."""
 
 
+class LeastSquaresTrainer(Trainer):
+    """Solves the rows of two tables in turn, each with the other held fixed; see ``Trainer``.
+
+    Parameters
+    ----------
+    backend : Backend
+        Its ``least_squares`` solves them.
+    sides : list of tuple
+        Of each table, in the order of an epoch, the LeastSquaresProblem, whose factors are the rows
+        of the other table, the Histories, and the rows; see ``Backend.least_squares``.
+    n_threads : int
+    """
+
+    def __init__(self, backend, sides, n_threads):
+        self._backend, self._sides, self._n_threads = backend, sides, n_threads
+
+    def run_epoch(self):
+        """Solve one table, then the other; return the loss, with all penalties."""
+        for side in self._sides:
+            losses = self._backend.least_squares(*side, self._n_threads)
+        # They contain the penalties of the other table only.
+        problem, _, rows = self._sides[0]
+        squares = np.einsum("nf,nf->n", rows, rows, dtype=np.float64)
+        return losses.sum() + problem.penalties.astype(np.float64) @ squares
+
+
 class Stream(NamedTuple):
     """A stream of random numbers, each of which depends only on these three and its index."""
 
@@ -721,6 +747,10 @@ class Backend(ABC):
             Updated in place.
         n_threads : int
         """
+
+    def least_squares_trainer(self, sides, n_threads):
+        """Return a LeastSquaresTrainer; for parameters see there."""
+        return LeastSquaresTrainer(self, sides, n_threads)
 
     # Autoencoders, samplers and metrics.
 

@@ -11,7 +11,14 @@ from scipy import sparse
 from sklearn.base import clone
 from test_resume import Killed, Killing, assert_same, learned
 
-from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender, backends
+from freqfm import (
+    ALSRecommender,
+    FastVAERecommender,
+    FMClassifier,
+    FMRegressor,
+    MFRecommender,
+    backends,
+)
 from freqfm.backbones import LightGCN
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.memory import DeviceTrainer
@@ -25,6 +32,7 @@ MODELS = {
     "fm": FMClassifier(3, batch_size=20, early_stopping=False, random_state=0),
     "classes": FMClassifier(2, batch_size=20, early_stopping=False, random_state=0),
     "mf": MFRecommender(**MF),
+    "als": ALSRecommender(3, random_state=0),
     "temperatures": MFRecommender(**MF, temperature="adap_tau"),
     "margins": MFRecommender(3, loss="mawu", batch_size=30, random_state=0),
     "drawn": MFRecommender(**MF, negative_sampler="midx_uniform"),
@@ -87,7 +95,7 @@ def data_of(name):
     return (X,)
 
 
-SLOW_MODELS = "margins", "drawn", "propagated", "vae"
+SLOW_MODELS = "als", "margins", "drawn", "propagated", "vae"
 QUICK_AND_SLOW = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_MODELS)) for name in MODELS],
@@ -101,7 +109,9 @@ def test_weights_are_not_moved_in_each_epoch(fit_on, name):
         device = EmulatedDevice()
         model = fit_on(device, clone(MODELS[name]).set_params(max_iter=max_iter), *data_of(name))
         copied.append(device.n_copied)
-    tables = [model.factors_] if hasattr(model, "factors_") else model._tables().values()
+    tables = [model.item_factors_ if name == "als" else getattr(model, "factors_", None)]
+    if hasattr(model, "_tables"):
+        tables = model._tables().values()
     # What looks at the items' vectors in each epoch gets them, but not the optimizer's state; a
     # sampler's proposal for them, of another size, goes back.
     n_bytes = sum(table.nbytes for table in tables)

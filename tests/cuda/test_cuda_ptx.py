@@ -19,6 +19,7 @@ from scipy import sparse
 from sklearn.base import clone
 
 from freqfm import (
+    ALSRecommender,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -106,9 +107,9 @@ def serve(what):
     backend.sum_histories(Histories(starts, numbers, table[:, 0]), table, 1)
 
 
-def fit_recommender(estimator):
+def fit_recommender(estimator, **params):
     X, _ = rows()
-    clone(estimator).set_params(max_iter=1, batch_size=25, device="cuda").fit(X)
+    clone(estimator).set_params(max_iter=1, device="cuda", **params).fit(X)
 
 
 DENSE = Adam(0.01, lazy=False)
@@ -127,7 +128,11 @@ RECOMMENDERS = {
 }
 
 CASES = {
-    **{name: lambda model=model: fit_recommender(model) for name, model in RECOMMENDERS.items()},
+    **{
+        name: lambda model=model: fit_recommender(model, batch_size=25)
+        for name, model in RECOMMENDERS.items()
+    },
+    "least squares": lambda: fit_recommender(ALSRecommender(5)),
     "classes": lambda: fit_fm(FMClassifier(3)),
     "targets": lambda: fit_fm(FMRegressor(3)),
     "ranks": lambda: fit_fm(RaFMClassifier((1, 3))),

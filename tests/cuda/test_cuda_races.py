@@ -15,7 +15,7 @@ from freqfm.backends.cuda.fm import trainer as fm_trainer
 from freqfm.backends.cuda.groups import group_sum, synchronize_group
 
 NAMES = ["softmax", "drawn", "learned", "pairs", "own pairs", "alignment", "autoencoder"]
-NAMES += ["autoencoder, drawn", "classes", "ranks", "top k", "histories"]
+NAMES += ["autoencoder, drawn", "classes", "ranks", "top k", "histories", "least squares"]
 
 
 class Args(NamedTuple):

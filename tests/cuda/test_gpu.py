@@ -21,6 +21,7 @@ from test_cuda_ranking import exclusions, histories, some
 from test_numpy_backend import FM_MODELS, OPTIMIZERS, covering, label, rows
 
 from freqfm import (
+    ALSRecommender,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
@@ -157,6 +158,22 @@ def test_recommenders_agree_with_the_cpu(name):
     for array, expected in zip(one._tables().values(), other._tables().values(), strict=True):
         assert np.linalg.norm(array - expected) < limit * np.linalg.norm(expected)
     assert_allclose(one.loss_curve_, other.loss_curve_, rtol=limit)
+
+
+@pytest.mark.parametrize("n_components", [7, 64, 150])
+def test_least_squares_agree_on_any_grid(n_components, monkeypatch):
+    X = make_interactions(500, 300, 8000, random_state=0)
+    model = ALSRecommender(n_components, max_iter=2, random_state=0)
+    expected, fitted = clone(model).fit(X), []
+    for blocks in (None, None, 1, 7):
+        monkeypatch.setattr(GPU.device, "most_blocks", blocks)
+        fitted.append(clone(model).set_params(device="cuda").fit(X))
+    for name in ("user_factors_", "item_factors_", "loss_curve_"):
+        first, *others = (getattr(found, name) for found in fitted)
+        wanted = getattr(expected, name)
+        assert np.linalg.norm(first - wanted) < 1e-4 * np.linalg.norm(wanted)
+        for other in others:
+            assert_array_equal(other, first, err_msg=name)
 
 
 def test_vectors_propagated_after_each_epoch_agree():

@@ -3,6 +3,7 @@
 from freqfm.backends.base import Backend, CPUOnlyError, FieldVectors, FieldWeights, Tower
 from freqfm.backends.cuda.fm.trainer import DeviceRows, FMEpochs, fm_scores
 from freqfm.backends.cuda.ranking.histories import fold_in, sum_histories
+from freqfm.backends.cuda.ranking.least_squares import CUDALeastSquaresTrainer
 from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
 from freqfm.backends.cuda.topk import top_k
 from freqfm.backends.cuda.vae.trainer import CUDAAutoencoderTrainer
@@ -67,6 +68,14 @@ class CUDABackend(Backend):
         """Return a RankingTrainer, see ``Backend``."""
         return CUDARankingTrainer(self.device, problem)
 
+    def least_squares_trainer(self, sides, n_threads):
+        """Return a LeastSquaresTrainer, see ``Backend``."""
+        if not all(problem.n_steps for problem, *_ in sides):
+            raise CPUOnlyError(
+                "solver='cholesky' runs on the CPU only; set device='cpu', or device='auto'."
+            )
+        return CUDALeastSquaresTrainer(self.device, sides)
+
     def autoencoder_trainer(self, problem, n_threads):
         """Return a trainer of an autoencoder's tables, see ``Backend``."""
         return CUDAAutoencoderTrainer(self.device, problem)
@@ -93,6 +102,7 @@ class CUDABackend(Backend):
     top_k_of_candidates = _cpu_only("Candidates of each query are ranked")
     sparse_top_k = _cpu_only("Sparse queries are ranked")
     sparse_blocks = _cpu_only("Blocks of sparse matrices are gathered")
+    least_squares = _cpu_only("Least squares are solved exactly")
     diversify = _cpu_only("Diverse items are chosen")
     permutation = _cpu_only("Permutations are drawn")
     uniform = _cpu_only("Uniform numbers are drawn")
@@ -101,6 +111,5 @@ class CUDABackend(Backend):
     # Operations that are not implemented.
 
     table_trainer = _cpu_only("Backbones are trained")
-    least_squares = _cpu_only("Least squares are solved")
     propagation = _cpu_only("Graphs are propagated")
     word2vec_trainer = _cpu_only("Word vectors are trained")

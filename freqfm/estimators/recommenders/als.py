@@ -136,30 +136,27 @@ class ALSTrainer(TrainingTask):
     )
 
     def __init__(self, model, components, X, score, n_threads):
-        self.model, self.validation_score = model, score
-        self._n_steps, self._n_threads = components.n_steps, n_threads
-        self._objective = components.objective
-        self._of_users = rows_of(X)
-        self._of_items = rows_of(with_one_index_type(X).T.tocsr())
+        self.model, self._score = model, score
+        users, items = model.user_factors_, model.item_factors_
+        of_items = with_one_index_type(X).T.tocsr()
+        sides = []
+        for rows, factors, matrix in ((items, users, of_items), (users, items, X)):
+            histories = rows_of(matrix)
+            problem = components.objective.problem(factors, histories, components.n_steps)
+            sides.append((problem, histories, rows))
         self._total = float(abs(X.data).sum(dtype=np.float64))
-        # Least squares are solved on the CPU, by threads that start with each call.
-        self._backend = backends.get()
+        self._backend, self._trainer = backends.start(
+            model.device, "least_squares_trainer", sides, n_threads
+        )
 
     def run_epoch(self, epoch):
         """Solve all items, then all users; return the loss per weight of an interaction."""
-        users, items = self.model.user_factors_, self.model.item_factors_
-        _, penalties = self._solve(items, users, self._of_items)
-        losses, _ = self._solve(users, items, self._of_users)
-        # The losses of users contain their own penalties only.
-        squares = np.einsum("nf,nf->n", items, items, dtype=np.float64)
-        return float(losses.sum() + penalties @ squares) / self._total
+        return float(self._trainer.run_epoch()) / self._total
 
-    def _solve(self, rows, factors, histories):
-        """Solve the rows of a table; return their losses and their penalties."""
-        problem = self._objective.problem(factors, histories, self._n_steps)
-        operands = problem, histories, rows, self._n_threads
-        _, losses = backends.start(self.model.device, "least_squares", *operands)
-        return losses, problem.penalties.astype(np.float64)
+    def validation_score(self):
+        """Return the validation score of the model."""
+        self._trainer.pull()
+        return self._score()
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -226,8 +223,9 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     random_state : int, RandomState instance, Generator or None, default=None
         Pass an int for the same model at every call.
     device : str, default="cpu"
-        Where predictions are computed: "cpu", or "auto" for a GPU if one can be used. Least squares
-        are solved on the CPU only: with "cuda", ``fit`` raises. See :ref:`gpu`.
+        Where ``fit`` trains by "cg", and predictions are computed: "cpu", "cuda" for an NVIDIA GPU,
+        or "auto" for a GPU if one can be used. Exact solutions are computed on the CPU: new users'
+        vectors, and training by "cholesky", which raises with "cuda". See :ref:`gpu`.
 
     Attributes
     ----------
@@ -437,8 +435,8 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         rows = np.zeros((X.shape[0], items.shape[1]), dtype=np.float32)
         histories = rows_of(X)
         problem = objective.problem(items, histories, _EXACT)
-        operands = problem, histories, rows, count_threads(self.n_jobs)
-        backends.serve(self.device, "least_squares", *operands)
+        # Few rows are solved exactly, and on the CPU.
+        backends.get().least_squares(problem, histories, rows, count_threads(self.n_jobs))
         return rows
 
     def explain(self, user, item, X=None):
