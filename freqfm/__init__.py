@@ -70,45 +70,31 @@ if TYPE_CHECKING:
     from freqfm.estimators.recommenders.vae import FastVAERecommender as FastVAERecommender
     from freqfm.estimators.word2vec.model import Word2Vec as Word2Vec
 
-_LAZY = {
-    "DeepFMClassifier": "freqfm.estimators.fm.deepfm",
-    "DeepFMRegressor": "freqfm.estimators.fm.deepfm",
-    "FFMClassifier": "freqfm.estimators.fm.ffm",
-    "FFMRegressor": "freqfm.estimators.fm.ffm",
-    "FMClassifier": "freqfm.estimators.fm.plain",
-    "FMRegressor": "freqfm.estimators.fm.plain",
-    "FwFMClassifier": "freqfm.estimators.fm.fwfm",
-    "FwFMRegressor": "freqfm.estimators.fm.fwfm",
-    "NFMClassifier": "freqfm.estimators.fm.nfm",
-    "NFMRegressor": "freqfm.estimators.fm.nfm",
-    "RaFMClassifier": "freqfm.estimators.fm.rafm",
-    "RaFMRegressor": "freqfm.estimators.fm.rafm",
-    "ALSRecommender": "freqfm.estimators.recommenders.als",
-    "EASERecommender": "freqfm.estimators.recommenders.closed_form.ease",
-    "GraphFilterRecommender": "freqfm.estimators.recommenders.closed_form.graph_filter",
-    "ItemKNNRecommender": "freqfm.estimators.recommenders.closed_form.item_knn",
-    "MFRecommender": "freqfm.estimators.recommenders.mf",
-    "FastVAERecommender": "freqfm.estimators.recommenders.vae",
-    "InteractionRecommender": "freqfm.estimators.interactions.recommender",
-    "Word2Vec": "freqfm.estimators.word2vec.model",
-    "WithFields": "freqfm.estimators.fm.fields",
-    "explain": "freqfm.estimators.fm.explanations.pipelines",
-    "column_fields": "freqfm.estimators.fm.fields",
-    "auxiliary": None,
-    "backbones": None,
-    "callbacks": None,
-    "datasets": None,
-    "displays": None,
-    "initializers": None,
-    "losses": None,
-    "metrics": None,
-    "model_selection": None,
-    "optimizers": None,
-    "reranking": None,
-    "samplers": None,
-    "temperatures": None,
-    "recommend": "freqfm.estimators.recommenders.base",
+_PACKAGES = (
+    *("auxiliary", "backbones", "callbacks", "datasets", "displays", "initializers", "losses"),
+    *("metrics", "model_selection", "optimizers", "reranking", "samplers", "temperatures"),
+)
+_NAMES = {
+    "estimators.fm.deepfm": ["DeepFMClassifier", "DeepFMRegressor"],
+    "estimators.fm.ffm": ["FFMClassifier", "FFMRegressor"],
+    "estimators.fm.plain": ["FMClassifier", "FMRegressor"],
+    "estimators.fm.fwfm": ["FwFMClassifier", "FwFMRegressor"],
+    "estimators.fm.nfm": ["NFMClassifier", "NFMRegressor"],
+    "estimators.fm.rafm": ["RaFMClassifier", "RaFMRegressor"],
+    "estimators.recommenders.als": ["ALSRecommender"],
+    "estimators.recommenders.closed_form.ease": ["EASERecommender"],
+    "estimators.recommenders.closed_form.graph_filter": ["GraphFilterRecommender"],
+    "estimators.recommenders.closed_form.item_knn": ["ItemKNNRecommender"],
+    "estimators.recommenders.mf": ["MFRecommender"],
+    "estimators.recommenders.vae": ["FastVAERecommender"],
+    "estimators.interactions.recommender": ["InteractionRecommender"],
+    "estimators.word2vec.model": ["Word2Vec"],
+    "estimators.fm.fields": ["WithFields", "column_fields"],
+    "estimators.fm.explanations.pipelines": ["explain"],
+    "estimators.recommenders.base": ["recommend"],
 }
+_LAZY = {name: f"freqfm.{module}" for module, names in _NAMES.items() for name in names}
+_LAZY |= dict.fromkeys(_PACKAGES)
 
 __all__ = ["DivergenceError", "__version__", "show_versions", *_LAZY]
 
