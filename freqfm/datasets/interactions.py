@@ -142,14 +142,12 @@ def make_interactions(
     X.has_canonical_format = True
     if not return_model:
         return X
-    return (
-        X,
-        Bunch(
-            user_clusters=user_clusters,
-            item_clusters=catalogue.by_item(catalogue.clusters),
-            popularity=catalogue.by_item(catalogue.popularity),
-        ),
+    model = Bunch(
+        user_clusters=user_clusters,
+        item_clusters=catalogue.by_item(catalogue.clusters),
+        popularity=catalogue.by_item(catalogue.popularity),
     )
+    return X, model
 
 
 def _draw_items(rng, catalogue, user_clusters, degrees, indptr):

@@ -157,18 +157,15 @@ def make_clicks(
     X = _one_hot(tokens, offsets[-1])
     if not return_model:
         return X, y
-    return (
-        X,
-        y,
-        Bunch(
-            intercept=intercept,
-            coef=coef,
-            factors=factors,
-            probabilities=probabilities,
-            token_probabilities=token_probabilities,
-            field_offsets=offsets,
-        ),
+    model = Bunch(
+        intercept=intercept,
+        coef=coef,
+        factors=factors,
+        probabilities=probabilities,
+        token_probabilities=token_probabilities,
+        field_offsets=offsets,
     )
+    return X, y, model
 
 
 def as_random_state(random_state):

@@ -269,9 +269,8 @@ class StratifiedNDCGDisplay:
             for name, ranked in rankings.items()
         }
         widths = {np.shape(ranked)[1] for ranked in rankings.values()}
-        return cls(parts, k=widths.pop() if k is None and len(widths) == 1 else k).plot(
-            ax=ax, **kwargs
-        )
+        k = widths.pop() if k is None and len(widths) == 1 else k
+        return cls(parts, k=k).plot(ax=ax, **kwargs)
 
     def plot(self, ax=None, **kwargs):
         """Draw the bars.

@@ -76,6 +76,12 @@ class TrainedEstimator(OwnConstraints, CallbackSupportMixin):
     random_state: int | np.random.RandomState | np.random.Generator | None = None
     device: str = "cpu"
 
+    def _init_curves(self):
+        """Initialise the records of a new model's epochs."""
+        self.loss_curve_ = np.zeros(0)
+        self.validation_scores_ = np.zeros(0)
+        self.n_iter_ = 0
+
 
 # Weights are squared and summed in float32; sums of larger weights would overflow.
 _LARGEST = 1e18

@@ -450,11 +450,9 @@ def ranking_report(
     >>> report["recall@1"], report["recall@4"], report["precision@4"]
     (0.5, 1.0, 0.5)
     """
-    ks = (
-        [None]
-        if k is None
-        else [check_count("k", one) for one in np.atleast_1d(as_array("k", k)).tolist()]
-    )
+    ks = [None]
+    if k is not None:
+        ks = [check_count("k", one) for one in np.atleast_1d(as_array("k", k)).tolist()]
     if not ks:
         raise ValueError("k is empty; give at least one number of places.")
     hits = find_hits(relevant, ranked, None if k is None else max(ks))

@@ -642,9 +642,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         self._optimizer_name = type(optimizer).__name__
         self._loss_name = type(self._loss).__name__
         self.optimizer_state_nbytes_ = sum(state.nbytes for state in states)
-        self.loss_curve_ = np.zeros(0)
-        self.validation_scores_ = np.zeros(0)
-        self.n_iter_ = 0
+        self._init_curves()
         self._n_steps = np.zeros(1, dtype=np.int64)
 
     def _prepare_to_continue(self, optimizer):

@@ -240,6 +240,11 @@ class MFTrainer(RecommenderTrainer):
         _, scores = backends.get().top_k(users, items, k, excluded, 0, self._n_threads)
         self._thresholds[:] = scores[:, -1]
 
+    def weights(self):
+        """Return the model's arrays, with the vectors that a backbone computes."""
+        computed = [] if self.components.backbone.is_linear else self.vectors.values()
+        return [*super().weights(), *computed]
+
     def extra(self):
         """Return the values that a checkpoint stores besides the estimator; see the base class."""
         return {**super().extra(), "thresholds": self._thresholds}
@@ -320,10 +325,6 @@ class EpochwiseTrainer(MFTrainer):
         forward_all(self.components.backbone, self.tables, *arrays)
         self._trainer.push(arrays)
         return loss
-
-    def weights(self):
-        """Return the model's arrays, with the vectors that the backbone computes."""
-        return [*super().weights(), *self.vectors.values()]
 
 
 class BackboneTrainer(MFTrainer):
@@ -502,11 +503,6 @@ class BackboneTrainer(MFTrainer):
         """Return the rows of the users' table that some rows of an epoch read, each once."""
         return np.unique(data.row_users[rows])
 
-    def weights(self):
-        """Return the model's arrays, with the vectors that the backbone computes."""
-        computed = [] if self.components.backbone.is_linear else self.vectors.values()
-        return [*super().weights(), *computed]
-
 
 def _term_batch(data, number, users, items):
     """Return a batch as auxiliary terms get it, without vectors."""
@@ -587,10 +583,6 @@ class ContextTrainer(MFTrainer):
 
     def _compute_vectors(self):
         forward_all(self.components.backbone, self.tables, *self.vectors.values())
-
-    def weights(self):
-        """Return the model's arrays, with the vectors that the backbone computes."""
-        return [*super().weights(), *self.vectors.values()]
 
 
 class DescribedContextTrainer(BackboneTrainer, ContextTrainer):

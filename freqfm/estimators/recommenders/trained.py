@@ -241,15 +241,10 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
                     self._check_epochs(components)
                     task = self._task(components, train_part, held_out, kept)
             if not in_refit:
-                watched = (
-                    ()
-                    if held_out is None
-                    else (
-                        self.n_iter_no_change,
-                        score_name(self.scoring),
-                    )
-                )
-                train(task, Phase(components.max_iter, *watched), trial, callbacks)
+                phase = Phase(components.max_iter)
+                if held_out is not None:
+                    phase = Phase(phase.n_epochs, self.n_iter_no_change, score_name(self.scoring))
+                train(task, phase, trial, callbacks)
                 del task
             # With a warm start, held-out interactions are not trained on until the next call.
             refits = train_part.nnz < X.nnz and not self.warm_start
@@ -360,12 +355,6 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
     def _callbacks(self, X, X_val, n_epochs, unfinished):
         hashed = {"X": X, "X_val": X_val}
         return FitCallbacks(self, {"X": X, "y": None}, hashed, n_epochs, unfinished)
-
-    def _init_curves(self):
-        """Initialise the records of a new model's epochs."""
-        self.loss_curve_ = np.zeros(0)
-        self.validation_scores_ = np.zeros(0)
-        self.n_iter_ = 0
 
     # Interactions.
 

@@ -338,8 +338,7 @@ class Word2Vec(
                     self._grow(vocabulary, corpus, optimizer)
                 else:
                     self._check_trainable(optimizer)
-                decays = self.schedule == "linear"
-                trainer = self._trainer_of(optimizer, corpus, decays)
+                trainer = self._trainer_of(optimizer, corpus, self.schedule == "linear")
             train(trainer, Phase(int(self.max_iter)), trial, callbacks)
             callbacks.end_fit()
         return self
@@ -401,7 +400,8 @@ class Word2Vec(
 
     def _with_rates(self, optimizer, corpus, n_tokens):
         """Return the optimizer with the default rates of the architecture where none is given."""
-        share = self._share_of_rate()
+        # Decreases with the number of epochs.
+        share = float(np.sqrt(_EPOCHS_OF_RATES / max(int(self.max_iter), _EPOCHS_OF_RATES)))
         rate = nearest(optimizer, _RATES[self.architecture])
         if rate is not None and not isinstance(optimizer, Adagrad):
             rate *= share
@@ -417,10 +417,6 @@ class Word2Vec(
         if self.subsample is not None:
             kept *= np.minimum(self._keep_probabilities(counts)[:-1], 1)
         return float(_LARGEST_SHARE * (kept.sum() / kept.max()) ** 2)
-
-    def _share_of_rate(self):
-        """Return the factor of the default rates, which decreases with the number of epochs."""
-        return float(np.sqrt(_EPOCHS_OF_RATES / max(int(self.max_iter), _EPOCHS_OF_RATES)))
 
     def _read(self, X, known):
         """Return the vocabulary, known tokens first, and the Corpus of documents.
@@ -468,9 +464,7 @@ class Word2Vec(
         self._states = {name: {} for name in self._tables()}
         self._optimizer_name = type(optimizer).__name__
         self._n_steps = np.zeros(1, dtype=np.int64)
-        self.loss_curve_ = np.zeros(0)
-        self.validation_scores_ = np.zeros(0)
-        self.n_iter_ = 0
+        self._init_curves()
 
     def _tables(self):
         """Return the arrays that the optimizer updates, by the names that kernels know."""
