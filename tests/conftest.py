@@ -16,7 +16,7 @@ gc.disable()
 # kernels of both comes later, when other tests have compiled them.
 _ORDER = (
     ("test_rafm",),
-    ("test_fm", "test_custom", "test_deepfm", "test_streams", "test_word2vec"),
+    ("test_fm", "test_custom", "test_de", "test_streams", "test_word2vec"),
     ("test_dask",),
     (),  # the rest
     ("test_jit", "test_learned_arrays"),
