@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.cuda.extending import intrinsic
 
-from freqfm import FastVAERecommender, FMClassifier, MFRecommender, backends
+from freqfm import ALSRecommender, FastVAERecommender, FMClassifier, MFRecommender, backends
 from freqfm._input.validation import canonical_csr
 from freqfm.backends.cuda import device as cuda_device
 
@@ -126,6 +126,7 @@ def cases(data):
         "softmax": MFRecommender(64, loss="softmax", n_negatives=1024),
         "BPR": MFRecommender(64, loss="bpr"),
         "DirectAU": MFRecommender(64, loss="directau"),
+        "ALS": ALSRecommender(64),
         "MIDX": MFRecommender(64, negative_sampler="midx_popularity", n_negatives=50),
         "autoencoder": FastVAERecommender(64, negative_sampler="full"),
         "autoencoder, MIDX": FastVAERecommender(64, negative_sampler="midx_uniform"),
