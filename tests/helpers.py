@@ -83,6 +83,13 @@ def assert_same_model(one, other):
         assert_array_equal(fitted(one)[name], expected, err_msg=name)
 
 
+def assert_same_attributes(names, first, *others):
+    """Assert that some attributes of fitted models are bitwise the same."""
+    for other in others:
+        for name in names:
+            assert_array_equal(getattr(other, name), getattr(first, name), err_msg=name)
+
+
 def fitted(model):
     """Return the learned arrays of a model by name; tables of several ranks end to end."""
     arrays = {name: getattr(model, name) for name in FITTED}

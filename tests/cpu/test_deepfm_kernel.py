@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from custom_components import CustomAdagrad, CustomAdam
-from helpers import each
+from helpers import assert_same_attributes, each
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.differences import slopes
 from reference.numpy_backend import NumpyBackend
 from reference.numpy_backend import deepfm as reference
 from scipy import sparse
@@ -140,17 +141,8 @@ def test_gradient_equals_finite_differences(cls, params):
 
     *moved, of_tower = moved._outputs()[0]
     moved.append(of_tower.weights)
-    h = 1e-5
     for array, after in zip([*weights[:3], tower.weights], moved, strict=True):
-        for index in np.ndindex(array.shape):
-            array[index] += h
-            up = objective()
-            array[index] -= 2 * h
-            down = objective()
-            array[index] += h
-            assert array[index] - after[index] == pytest.approx(
-                (up - down) / (2 * h), rel=1e-6, abs=2e-6
-            )
+        assert_allclose(array - after, slopes(objective, array), rtol=1e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("hidden", [(6, 5), (40, 30)], ids=["one block", "two blocks"])
@@ -166,9 +158,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(monkeypatch, optimizer, 
         "dropout": 0.3,
     }
     models = [model_of(batch_size=600, n_jobs=n, **params).fit(X, y) for n in (1, 2, 3)]
-    for model in models[1:]:
-        for name in (*model._weight_names, "loss_curve_"):
-            assert_array_equal(getattr(model, name), getattr(models[0], name))
+    assert_same_attributes((*models[0]._weight_names, "loss_curve_"), *models)
 
 
 @BOTH_INPUTS

@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
-from helpers import each, penalties_of
+from helpers import assert_same_attributes, each, penalties_of
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.differences import slopes
 from reference.ffm import ReferenceFFM, ffm_scores
 from reference.fm import visit_order
 from scipy import sparse
 from sklearn.base import clone
-from test_fm_kernel import CASES, NAMES
+from test_fm_kernel import CASES, assert_training_equals, terms_of
+from test_fm_kernel import estimator as machine
 
 from freqfm import FFMClassifier, FFMRegressor, FMClassifier, FMRegressor
 from freqfm.optimizers import CFSGD, OPTIMIZERS, SGD, Adam
@@ -36,20 +38,7 @@ def rows(clicks):
 
 
 def estimator(cls, optimizer, **params):
-    return cls(
-        **{
-            "n_components": 5,
-            "fields": FIELDS,
-            "optimizer": optimizer,
-            "max_iter": 4,
-            "batch_size": 16,
-            "init_scale": 0.3,
-            "early_stopping": False,
-            "n_iter_no_change": None,
-            "random_state": 3,
-            **params,
-        }
-    )
+    return machine(cls, optimizer, **{"fields": FIELDS, **params})
 
 
 def reference_of(model, optimizer, X, weight, target):
@@ -58,14 +47,8 @@ def reference_of(model, optimizer, X, weight, target):
     generator = np.random.default_rng(model._seed)
     drawn = generator.standard_normal((shape[0], shape[1] * shape[2]), dtype=np.float32)
     factors = (np.float32(model.init_scale) * drawn).reshape(shape)
-    settings = {"name": NAMES[type(optimizer)], **optimizer.get_params()}
-    if settings["name"] == "fa_sgd" and settings["counts"] is None:
-        settings["counts"] = (X.toarray() != 0).T @ weight
-    loss = "log_loss" if isinstance(model, FFMClassifier) else "squared_error"
-    shares = 1 / np.maximum(model.token_counts_, 1e-9) if model.alpha_per == "token" else 1.0
-    alphas = model.alpha_linear_, model.alpha_factors_
     coef, base = np.zeros(X.shape[1]), model._loss.base_score(target, weight)
-    args = base, coef, factors, loss, settings, alphas, shares
+    args = base, coef, factors, *terms_of(model, optimizer, X, weight)
     return ReferenceFFM(*args, fields=model.fields_)
 
 
@@ -73,28 +56,9 @@ def reference_of(model, optimizer, X, weight, target):
 @pytest.mark.parametrize("cls", CLASSES)
 @pytest.mark.parametrize("optimizer", CASES, ids=repr)
 def test_training_equals_the_reference(rows, cls, optimizer, weighted):
-    X, y = rows
-    y = y if cls is FFMClassifier else y + np.sin(np.arange(len(y)))
-    weight = np.ones(len(y))
-    if weighted:
-        weight = np.random.default_rng(0).integers(0, 4, len(y)) / 2.0
-    # The weighted rows with the penalty once a row, the others with it once a token.
-    alpha = (0.01, 0.03, "row") if weighted else (0.5, 1.5, "token")
-    names = "alpha_linear", "alpha_factors", "alpha_per"
-    model = estimator(cls, optimizer, **dict(zip(names, alpha, strict=True)))
-    model.fit(X, y, sample_weight=weight)
-    # A row of weight zero is no row.
-    X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
-    target = y.astype(float)
-    reference = reference_of(model, optimizer, X, weight, target)
-    losses = [
-        reference.epoch(X.toarray(), target, weight, 16, visit_order(len(y), model._seed, epoch))
-        for epoch in range(4)
-    ]
+    model = estimator(cls, optimizer)
+    X, reference = assert_training_equals(model, optimizer, rows, weighted, reference_of)
     factors = reference.V.reshape(reference.shape)
-    assert_allclose(model.loss_curve_, losses, rtol=2e-5)
-    assert_allclose(model.intercept_, reference.b, rtol=2e-4, atol=2e-5)
-    assert_allclose(model.coef_, reference.w, rtol=2e-4, atol=3e-5)
     assert_allclose(model.factors_, factors, rtol=2e-4, atol=3e-5)
     scores = ffm_scores(X.toarray(), reference.b, reference.w, factors, FIELDS)
     assert_allclose(model._scores(X)[0], scores, atol=2e-4)
@@ -136,29 +100,20 @@ def test_gradient_equals_finite_differences(rows, cls, alpha_per):
     if alpha_per == "token":
         shares = 1 / np.maximum(touched, 1e-9)
 
-    def objective(b, w, V):
-        scores = ffm_scores(dense, b, w, V, FIELDS)
+    b0, w0 = reference.b, reference.w
+
+    def objective():
+        scores = ffm_scores(dense, b0, w0, V0, FIELDS)
         if cls is FFMClassifier:
             losses = np.logaddexp(0, scores) - y * scores
         else:
             losses = (scores - y) ** 2 / 2
-        penalty = 0.02 / 2 * (touched * shares @ w**2)
-        penalty += 0.05 / 2 * ((by_vector.T * shares).T * (V**2).sum(axis=2)).sum()
+        penalty = 0.02 / 2 * (touched * shares @ w0**2)
+        penalty += 0.05 / 2 * ((by_vector.T * shares).T * (V0**2).sum(axis=2)).sum()
         return (weight @ losses + penalty) / weight.sum()
 
-    h = 1e-5
-    for table, moved in (
-        (reference.b, model.intercept_),
-        (reference.w, model.coef_),
-        (V0, model.factors_),
-    ):
-        for index in np.ndindex(table.shape):
-            table[index] += h
-            up = objective(reference.b[0], reference.w, V0)
-            table[index] -= 2 * h
-            down = objective(reference.b[0], reference.w, V0)
-            table[index] += h
-            assert table[index] - moved[index] == pytest.approx((up - down) / (2 * h), abs=2e-6)
+    for table, moved in ((b0, model.intercept_), (w0, model.coef_), (V0, model.factors_)):
+        assert_allclose(table - moved, slopes(objective, table), rtol=1e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("optimizer", CASES, ids=repr)
@@ -174,9 +129,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(optimizer):
         estimator(FFMClassifier, optimizer, fields=fields, batch_size=200, n_jobs=n).fit(X, y)
         for n in (1, 2, 3, 5)
     ]
-    for model in models[1:]:
-        for name in ("intercept_", "coef_", "factors_", "loss_curve_"):
-            assert_array_equal(getattr(model, name), getattr(models[0], name))
+    assert_same_attributes(("intercept_", "coef_", "factors_", "loss_curve_"), *models)
 
 
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))

@@ -3,11 +3,12 @@
 import numba
 import numpy as np
 import pytest
-from helpers import each
+from helpers import assert_same_attributes, each
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.differences import slopes
 from reference.fm import ReferenceFM, epoch_order, fm_scores, visit_order
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 
 from freqfm import FMClassifier, FMRegressor
 from freqfm.backends.cpu.fm import prepared as fm_prepared
@@ -55,35 +56,35 @@ def reference_of(model, optimizer, X, weight):
     factors = np.float32(model.init_scale) * generator.standard_normal(
         (X.shape[1], model.n_components), dtype=np.float32
     )
+    terms = terms_of(model, optimizer, X, weight)
+    return ReferenceFM(0.0, np.zeros(X.shape[1]), factors, *terms)
+
+
+def terms_of(model, optimizer, X, weight):
+    """The loss, the optimizer's settings, and the penalties and their shares, for references."""
     settings = {"name": NAMES[type(optimizer)], **optimizer.get_params()}
     if settings["name"] == "fa_sgd" and settings["counts"] is None:
         settings["counts"] = (X.toarray() != 0).T @ weight
-    loss = "log_loss" if isinstance(model, FMClassifier) else "squared_error"
+    loss = "log_loss" if is_classifier(model) else "squared_error"
     shares = 1 / np.maximum(model.token_counts_, 1e-9) if model.alpha_per == "token" else 1.0
-    alphas = model.alpha_linear_, model.alpha_factors_
-    return ReferenceFM(0.0, np.zeros(X.shape[1]), factors, loss, settings, alphas, shares)
+    return loss, settings, (model.alpha_linear_, model.alpha_factors_), shares
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
-@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
-@pytest.mark.parametrize("optimizer", CASES, ids=repr)
-def test_training_equals_the_reference(clicks, cls, optimizer, weighted):
-    X, y = clicks
-    y = y if cls is FMClassifier else y + np.sin(np.arange(len(y)))
+def assert_training_equals(model, optimizer, rows, weighted, reference_of):
+    """Fit a model and its reference to rows; return those of positive weight, and the reference."""
+    X, y = rows
+    y = y if is_classifier(model) else y + np.sin(np.arange(len(y)))
     weight = np.ones(len(y))
     if weighted:
         weight = np.random.default_rng(0).integers(0, 4, len(y)) / 2.0
     # The weighted rows with the penalty once a row, the others with it once a token.
     alpha = (0.01, 0.03, "row") if weighted else (0.5, 1.5, "token")
     names = "alpha_linear", "alpha_factors", "alpha_per"
-    model = estimator(cls, optimizer, **dict(zip(names, alpha, strict=True)))
-    model.fit(X, y, sample_weight=weight)
+    model.set_params(**dict(zip(names, alpha, strict=True))).fit(X, y, sample_weight=weight)
     # A row of weight zero is no row.
     X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
-    reference = reference_of(model, optimizer, X, weight)
     target = y.astype(float)
-    share = weight @ target / weight.sum()
-    reference.b[0] = np.log(share / (1 - share)) if cls is FMClassifier else share
+    reference = reference_of(model, optimizer, X, weight, target)
     losses = [
         reference.epoch(X.toarray(), target, weight, 16, visit_order(len(y), model._seed, epoch))
         for epoch in range(4)
@@ -91,11 +92,25 @@ def test_training_equals_the_reference(clicks, cls, optimizer, weighted):
     assert_allclose(model.loss_curve_, losses, rtol=2e-5)
     assert_allclose(model.intercept_, reference.b, rtol=2e-4, atol=2e-5)
     assert_allclose(model.coef_, reference.w, rtol=2e-4, atol=3e-5)
+    return X, reference
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
+@pytest.mark.parametrize("optimizer", CASES, ids=repr)
+def test_training_equals_the_reference(clicks, cls, optimizer, weighted):
+    def from_the_best_constant(model, optimizer, X, weight, target):
+        reference = reference_of(model, optimizer, X, weight)
+        share = weight @ target / weight.sum()
+        reference.b[0] = np.log(share / (1 - share)) if cls is FMClassifier else share
+        return reference
+
+    model = estimator(cls, optimizer)
+    given = model, optimizer, clicks, weighted, from_the_best_constant
+    X, reference = assert_training_equals(*given)
     assert_allclose(model.factors_, reference.V, rtol=2e-4, atol=3e-5)
-    scores = model._scores(X)[0]
-    assert_allclose(
-        scores, fm_scores(X.toarray(), reference.b, reference.w, reference.V), atol=2e-4
-    )
+    scores = fm_scores(X.toarray(), reference.b, reference.w, reference.V)
+    assert_allclose(model._scores(X)[0], scores, atol=2e-4)
 
 
 # Around the numbers of columns that one instruction, and one block of them, takes.
@@ -141,25 +156,20 @@ def test_gradient_equals_finite_differences(clicks, cls, alpha_per):
     dense, touched = X.toarray(), (X.toarray() != 0).T @ weight
     times = (touched > 0) if alpha_per == "token" else touched
 
-    def objective(b, w, V):
-        scores = fm_scores(dense, b, w, V)
+    b0, w0, V0 = np.array([base]), reference.w, reference.V
+
+    def objective():
+        scores = fm_scores(dense, b0, w0, V0)
         if cls is FMClassifier:
             losses = np.logaddexp(0, scores) - y * scores
         else:
             losses = (scores - y) ** 2 / 2
-        penalty = alpha["alpha_linear"] / 2 * (times @ w**2)
-        penalty += alpha["alpha_factors"] / 2 * (times @ (V**2).sum(axis=1))
+        penalty = alpha["alpha_linear"] / 2 * (times @ w0**2)
+        penalty += alpha["alpha_factors"] / 2 * (times @ (V0**2).sum(axis=1))
         return (weight @ losses + penalty) / weight.sum()
 
-    b0, w0, V0, h = np.array([base]), reference.w, reference.V, 1e-5
     for table, moved in ((b0, model.intercept_), (w0, model.coef_), (V0, model.factors_)):
-        for index in np.ndindex(table.shape):
-            table[index] += h
-            up = objective(b0[0], w0, V0)
-            table[index] -= 2 * h
-            down = objective(b0[0], w0, V0)
-            table[index] += h
-            assert table[index] - moved[index] == pytest.approx((up - down) / (2 * h), abs=2e-6)
+        assert_allclose(table - moved, slopes(objective, table), rtol=1e-6, atol=2e-6)
 
 
 # Vectors of one block of columns, and of three and four, that threads share out.
@@ -176,9 +186,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(clicks, optimizer, n_com
         )
         for n in (1, 2, 3, 4, 5)
     ]
-    for model in models[1:]:
-        for name in ("intercept_", "coef_", "factors_", "loss_curve_"):
-            assert_array_equal(getattr(model, name), getattr(models[0], name))
+    assert_same_attributes(("intercept_", "coef_", "factors_", "loss_curve_"), *models)
 
 
 @each("n_batches", [1, 2, 3, 5])

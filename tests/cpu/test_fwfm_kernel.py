@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 from custom_components import CustomAdagrad, CustomAdam
+from helpers import assert_same_attributes
 from numpy.testing import assert_allclose, assert_array_equal
+from reference.differences import slopes
 from reference.numpy_backend import fwfm as reference
 from scipy import sparse
 from sklearn.base import clone
@@ -123,14 +125,7 @@ def test_gradient_equals_finite_differences(cls):
 
     moved = [model.intercept_, model.coef_, model.factors_, model._dense[0]]
     for array, after in zip([*weights[:3], fields.weights], moved, strict=True):
-        gradient, h = np.empty(array.shape), 1e-5
-        for index in np.ndindex(array.shape):
-            array[index] += h
-            up = objective()
-            array[index] -= 2 * h
-            down = objective()
-            array[index] += h
-            gradient[index] = (up - down) / (2 * h)
+        gradient = slopes(objective, array)
         if array is fields.weights:
             of_loss = gradient - alphas["alpha_fields"] / weight.sum() * array
             occur = np.abs(of_loss) > 1e-8
@@ -156,9 +151,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(monkeypatch, optimizer):
     monkeypatch.setattr("freqfm.backends.cpu.fm.trainer._WEIGHTS_PER_BATCH", 0)
     X, y = rows(1500)
     models = [model_of(batch_size=600, optimizer=optimizer, n_jobs=n).fit(X, y) for n in (1, 2, 3)]
-    for model in models[1:]:
-        for name in (*model._weight_names, "loss_curve_"):
-            assert_array_equal(getattr(model, name), getattr(models[0], name))
+    assert_same_attributes((*models[0]._weight_names, "loss_curve_"), *models)
 
 
 def test_scores_of_a_row_depend_on_that_row_alone():

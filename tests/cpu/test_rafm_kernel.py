@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import assert_same_attributes
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.rafm import expectation, full_tables, gradients, pair_scores, prefix_scores
 
@@ -127,8 +128,7 @@ def test_one_rank_is_fm_to_the_bit(clicks, cls, optimizer):
     fm = PLAIN[cls](5, **params).fit(X, y)
     alone = cls((5,), **params).fit(X, y)
     assert_array_equal(alone.factors_[0], fm.factors_)
-    for name in ("intercept_", "coef_", "loss_curve_"):
-        assert_array_equal(getattr(alone, name), getattr(fm, name))
+    assert_same_attributes(("intercept_", "coef_", "loss_curve_"), alone, fm)
     assert_array_equal(alone._scores(X), fm._scores(X))
 
 
@@ -169,9 +169,7 @@ def test_bitwise_reproducible_for_any_number_of_threads(optimizer, form):
         model_of(RaFMClassifier, optimizer=optimizer, n_jobs=n, **params).fit(X, y)
         for n in (1, 2, 3, 5)
     ]
-    for model in models[1:]:
-        for name in ("intercept_", "coef_", "_factors", "loss_curve_"):
-            assert_array_equal(getattr(model, name), getattr(models[0], name))
+    assert_same_attributes(("intercept_", "coef_", "_factors", "loss_curve_"), *models)
 
 
 def test_inactive_vectors_have_no_place(clicks):

@@ -3,6 +3,8 @@
 import numpy as np
 from scipy.special import softmax
 
+from reference.differences import slopes
+
 
 def similarities(U, V, cosine):
     """Return the scores of all users and items."""
@@ -146,19 +148,7 @@ def mawu_loss(U, V, user_margins, item_margins, pairs, *, gammas):
 def gradients(loss, *tables, step=1e-5):
     """Return the gradients of ``loss(*tables)`` by central differences."""
     tables = [np.array(table, dtype=np.float64) for table in tables]
-    found = []
-    for table in tables:
-        gradient = np.zeros_like(table)
-        for at in np.ndindex(table.shape):
-            kept = table[at]
-            table[at] = kept + step
-            above = loss(*tables)
-            table[at] = kept - step
-            below = loss(*tables)
-            table[at] = kept
-            gradient[at] = (above - below) / (2 * step)
-        found.append(gradient)
-    return found
+    return [slopes(lambda: loss(*tables), table, step) for table in tables]
 
 
 def loss_of_disliked(user, items, shares, disliked, shares_of_disliked, loss, inverse):
