@@ -31,6 +31,9 @@ class Backbone(Component):
     # Their changes are added to the tables at its end, and ``forward`` computes them again;
     # ``backward`` is not called. Tables are "user_factors" and "item_factors", as long as vectors.
     _changes_by_epoch = False
+    # Whether vectors are means over ``n_layers`` layers of tables with these names: the backend of
+    # a GPU then computes and trains them itself.
+    _is_mean_of_layers = False
     # Whether vectors depend on the interactions that ``bind`` has got.
     _propagates = False
     # Whether rows of X are queries, users in a context, rather than users; see ``Context``.

@@ -36,7 +36,8 @@ class LightGCN(Backbone):
     and slower and no better than "epoch" with losses of cosines.
 
     Training takes the memory of about four more tables of vectors, with "batch" of six more, and 8
-    bytes per interaction.
+    bytes per interaction. With ``device="cuda"`` a GPU propagates the vectors, and all arrays stay
+    in its memory from epoch to epoch, see :ref:`gpu`.
 
     ``partial_fit`` takes new users and items: their edges join the graph, and vectors of new users
     start at the result of folding in.
@@ -89,9 +90,13 @@ class LightGCN(Backbone):
         return type(self) is LightGCN and self.n_layers == 0
 
     @property
-    def _changes_by_epoch(self):
+    def _is_mean_of_layers(self):
         # A subclass may have a ``backward`` of its own.
-        return type(self) is LightGCN and self.propagate == "epoch"
+        return type(self) is LightGCN
+
+    @property
+    def _changes_by_epoch(self):
+        return self._is_mean_of_layers and self.propagate == "epoch"
 
     @property
     def batch_size(self):

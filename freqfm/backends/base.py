@@ -252,6 +252,24 @@ class Batches(NamedTuple):
     terms: Terms = NO_TERMS  #: of the rows; on the CPU only
 
 
+class Graph(NamedTuple):
+    """A graph through which a backend that ``propagates`` trains a backbone's tables.
+
+    Vectors are means over layers of the tables, see ``Backend.propagation``. An epoch trains the
+    vectors, adds to the tables what it has changed them by, and computes the vectors again. Or,
+    ``by_batch``, each batch computes the vectors, and moves the tables along their gradients: the
+    means over layers of those by the vectors.
+    """
+
+    X: sparse.csr_array  #: of shape (n_users, n_items); its values are not used
+    n_layers: int
+    by_batch: bool
+    #: Of users and of items: the backbone's tables or, ``by_batch``, the vectors. The trainer is
+    #: given the others, with the optimizer's state.
+    others: tuple
+    formulas: dict  #: custom formulas of the loss alone, as in ``FMProblem``
+
+
 class RankingProblem(NamedTuple):
     """The description of a fit of user and item vectors, before the first epoch."""
 
@@ -279,6 +297,11 @@ class RankingProblem(NamedTuple):
     proposal_type: type | None = None
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
     n_terms: int = 1  #: the most terms of a row, see ``Terms``
+    graph: Graph | None = None  #: for a backend that ``propagates``
+
+    def storing(self, formulas):
+        """Return a problem that stores gradients, and moves no row; ``formulas`` are the loss's."""
+        return self._replace(rule=STORE._replace(average=self.rule.average), formulas=formulas)
 
 
 class FoldInProblem(NamedTuple):
@@ -438,6 +461,9 @@ class RankingTrainer(Trainer, ABC):
     def end_epoch(self):
         """Let all rows catch up on the steps that they have missed."""
 
+    def compute_vectors(self):
+        """Bring vectors up to date that a Graph computes in each batch."""
+
 
 class LeastSquaresTrainer(Trainer):
     """Solves the rows of two tables in turn, each with the other held fixed; see ``Trainer``.
@@ -572,6 +598,8 @@ class Backend(ABC):
 
     #: Name of the device, such as "cpu".
     name: str
+    #: Whether ``ranking_trainer`` takes problems with a Graph.
+    propagates = False
 
     # Factorization machines.
 

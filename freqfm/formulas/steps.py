@@ -229,6 +229,8 @@ def step_element(rule, rate, root_correction, vector, k, gradient, first, second
         vector[k], first[k], second[k] = adam_step(vector[k], gradient, first[k], second[k], adam)
     elif step_code in (STEP_ADAGRAD, STEP_ROWWISE_ADAGRAD):
         vector[k], first[k] = adagrad_step(vector[k], gradient, first[k], rate, epsilon)
+    elif step_code == STEP_STORE:
+        first[k] = gradient
 
 
 def _copied(compiled, name):

@@ -27,6 +27,7 @@ from freqfm import (
     RaFMClassifier,
     backends,
 )
+from freqfm.backbones import LightGCN
 from freqfm.backends.base import Exclusions, FoldInProblem, Histories
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.losses import PSL
@@ -123,6 +124,10 @@ RECOMMENDERS = {
     "pairs": MFRecommender(5, loss="bpr", optimizer=DENSE),
     "alignment": MFRecommender(5, loss="mawu", optimizer=DENSE),
     "own pairs": MFRecommender(5, loss=CustomBPR()),
+    "graph": MFRecommender(5, loss="bpr", backbone="lightgcn", optimizer=DENSE),
+    "graph, in batches": MFRecommender(
+        5, n_negatives=4, backbone=LightGCN(propagate="batch"), optimizer=DENSE
+    ),
     "autoencoder": FastVAERecommender(3, negative_sampler="full", optimizer=DENSE),
     "autoencoder, drawn": FastVAERecommender(3, negative_sampler="midx_uniform", n_negatives=4),
 }

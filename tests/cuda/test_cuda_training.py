@@ -154,6 +154,8 @@ ONE_EACH = {
     "directau": {"loss": "directau", "n_negatives": None},
     "mawu": {"loss": "mawu", "n_negatives": None},
     "no margins": {"loss": MAWU(0.5, 0.5, margins=False), "n_negatives": None},
+    "graph": {"loss": "bpr", "backbone": LightGCN(3)},
+    "graph, in batches": {"loss": "softmax", "backbone": LightGCN(3, propagate="batch")},
     "autoencoder": {"autoencoder": True, "sampler": "full"},
     "autoencoder, midx": {"autoencoder": True, "sampler": "midx_popularity"},
     "autoencoder, uniform": {"autoencoder": True, "sampler": "uniform"},
@@ -193,7 +195,9 @@ def test_any_grid_gives_the_same_bits(fit_on, name):
             assert_array_equal(other[part], array, err_msg=part)
 
 
-@pytest.mark.parametrize("name", ["softmax", "psl, midx", "slatk", "mawu", "autoencoder"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "psl, midx", "slatk", "mawu", "graph, in batches", "autoencoder"]
+)
 def test_lanes_of_a_group_agree(fit_on, name):
     # Lanes are threads here: one batch is enough.
     model = small(**{**ONE_EACH[name], "batch_size": 10_000}, weight_decay=0.01)
@@ -272,14 +276,74 @@ def test_losses_of_the_cpu_are_named(fit_on):
     assert model.set_params(device="auto").fit(histories()).n_iter_ == 1
 
 
-@pytest.mark.parametrize("params", [{}, {"loss": "bpr"}], ids=str)
-def test_vectors_propagated_after_each_epoch_agree(fit_on, params):
-    model = small(backbone=LightGCN(), **params).set_params(max_iter=3)
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        backbone=[LightGCN(n, propagate=when) for when in ("epoch", "batch") for n in (1, 2, 3)],
+        loss=[BSL(1.2), BPR(), SLatK(2, weight_temperature=0.5), MAWU(0.5, 0.5, margins=False)],
+        optimizer=["sgd", "rowwise_adagrad", "cf_sgd", "dense adam"],
+        decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+    ),
+    ids=label,
+)
+def test_tables_of_graphs_agree(fit_on, case):
+    model = mf_model(**case)
+    assert_agree(fit_on, model)
+    # The vectors are those that the tables have on the CPU.
     found = fit_on(on_gpu(), model)
-    expected = clone(model).set_params(device="cpu").fit(histories())
-    for name in ("user_factors", "item_factors"):
-        for tables in (lambda model: model._tables(), lambda model: model.backbone_tables_):
-            assert_allclose(tables(found)[name], tables(expected)[name], rtol=0, atol=1e-5)
+    backbone = case["backbone"].bind(histories(), 1)
+    expected = backbone.forward(found.backbone_tables_, np.arange(16), np.arange(12))
+    assert_allclose(found.user_factors_, expected[0], rtol=0, atol=1e-5)
+    assert_allclose(found.item_factors_, expected[1], rtol=0, atol=1e-5)
+
+
+GRAPHS = {
+    "adap": {"temperature": AdapTau(warm_up=0)},
+    "dropout": {"user_dropout": 0.3},
+    "full": {"negative_sampler": "full", "n_negatives": None},
+    "drawn": {"negative_sampler": "midx_popularity"},
+    "own loss": {"loss": CustomBPR()},
+    "own optimizer": {"optimizer": CustomAdagrad(0.05)},
+    # The vectors of the best epoch, which is not the last one, are restored.
+    "early stopping": {
+        "early_stopping": True,
+        "max_iter": 9,
+        "n_iter_no_change": 1,
+        "warm_start": True,
+        "optimizer": SGD(3.0),
+    },
+}
+
+
+@pytest.mark.parametrize("propagate", ["epoch", "batch"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_agree_with_all_that_looks_at_vectors(fit_on, propagate, name):
+    params = {"optimizer": SGD(0.1), "max_iter": 2, **GRAPHS[name]}
+    model = small(backbone=LightGCN(propagate=propagate)).set_params(**params)
+    found, expected = fit_on(on_gpu(), model), fit_on(NumpyBackend(), model)
+    assert found.n_iter_ == expected.n_iter_
+    assert name != "early stopping" or found.best_iter_ < found.n_iter_
+    for part, array in learned(expected).items():
+        assert_allclose(learned(found)[part], array, rtol=1e-4, atol=1e-5, err_msg=part)
+    asked = {"X": histories()[:4], "n_recommendations": 3}
+    assert_array_equal(found.recommend(**asked)[0], expected.recommend(**asked)[0])
+
+
+@pytest.mark.parametrize("propagate", ["epoch", "batch"])
+def test_graphs_of_more_users_and_items_are_trained_further(monkeypatch, propagate):
+    fitted = []
+    for backend in (on_gpu(), NumpyBackend()):
+        monkeypatch.setattr(backends, "_cuda", lambda number, backend=backend: backend)
+        model = small(backbone=LightGCN(propagate=propagate), loss="bpr", device="cuda")
+        fitted.append(model.partial_fit(histories()[:9, :10]).partial_fit(histories()))
+    found, expected = map(learned, fitted)
+    assert len(found["user_factors"]) == 16 and len(found["item_factors"]) == 12
+    for part, array in expected.items():
+        assert_allclose(found[part], array, rtol=1e-4, atol=1e-5, err_msg=part)
+
+
+class OwnGraph(LightGCN):
+    """A backbone that may have a ``backward`` of its own."""
 
 
 def test_backbones_run_on_the_cpu(fit_on):
@@ -287,13 +351,35 @@ def test_backbones_run_on_the_cpu(fit_on):
     features = [
         sparse.csr_array(generator.normal(size=(n, 5)).astype(np.float32)) for n in (16, 12)
     ]
-    model = small(backbone=Features(*features))
-    for refused in (model, small(auxiliary="simgcl")):
-        with pytest.raises(CPUOnlyError, match="auxiliary terms are trained on the CPU only"):
-            fit_on(on_gpu(), refused)
-    found = model.set_params(device="auto").fit(histories())
-    expected = clone(model).set_params(device="cpu").fit(histories())
-    assert_array_equal(found.item_factors_, expected.item_factors_)
+    by_batch = LightGCN(propagate="batch")
+    others = "auxiliary terms are trained on the CPU only"
+    for params, refusal in [
+        ({"auxiliary": "simgcl"}, others),
+        ({"backbone": by_batch, "auxiliary": "sgl"}, others),
+        ({"backbone": OwnGraph(1)}, others),
+        ({"backbone": by_batch, "loss": "mawu"}, "margins with LightGCN.* run on the CPU only"),
+        ({"backbone": by_batch, "loss": "warp"}, "the loss WARP runs on the CPU only"),
+        ({"backbone": Features(*features)}, others),
+    ]:
+        model = small(**{"n_negatives": None, "batch_size": 300, **params})
+        with pytest.raises(CPUOnlyError, match=refusal):
+            fit_on(on_gpu(), model)
+        found = model.set_params(device="auto").fit(histories())
+        expected = clone(model).set_params(device="cpu").fit(histories())
+        assert_array_equal(found.item_factors_, expected.item_factors_)
+
+
+@pytest.mark.parametrize("propagate", ["epoch", "batch"])
+def test_tables_of_graphs_stay_on_the_gpu(fit_on, propagate):
+    copied = []
+    for max_iter in (2, 3):
+        device = EmulatedDevice()
+        model = small(backbone=LightGCN(propagate=propagate), batch_size=300)
+        model.set_params(max_iter=max_iter, n_components=60)
+        fit_on(CUDABackend(device), model)
+        copied.append(device.n_copied)
+    # Fewer bytes in an epoch than a table has.
+    assert copied[1] - copied[0] < 12 * 60 * 4
 
 
 def test_what_is_moved_does_not_grow_with_batches(fit_on):

@@ -143,6 +143,8 @@ RECOMMENDERS = {
     "mawu": MFRecommender(32, loss="mawu"),
     # Rows catch up on more steps than are made one by one.
     "steps": MFRecommender(16, loss="mawu", optimizer=Adam(0.01, lazy=False), batch_size=16),
+    "graph": MFRecommender(32, backbone="lightgcn"),
+    "graph, in batches": MFRecommender(32, backbone=LightGCN(3, propagate="batch"), loss="bpr"),
     "vae": FastVAERecommender(32, negative_sampler="full", early_stopping=False),
     "vae midx": FastVAERecommender(32, negative_sampler="midx_uniform", early_stopping=False),
 }
@@ -176,9 +178,11 @@ def test_least_squares_agree_on_any_grid(n_components, monkeypatch):
             assert_array_equal(other, first, err_msg=name)
 
 
-def test_vectors_propagated_after_each_epoch_agree():
+@pytest.mark.parametrize("propagate", ["epoch", "batch"])
+def test_graphs_agree_with_the_cpu(propagate):
     X = make_interactions(500, 300, 8000, random_state=0)
-    model = MFRecommender(16, backbone=LightGCN(), max_iter=3, random_state=0)
+    backbone = LightGCN(propagate=propagate)
+    model = MFRecommender(16, backbone=backbone, max_iter=3, random_state=0)
     one, other = (clone(model).set_params(device=at).fit(X) for at in ("cuda", "cpu"))
     for tables in (lambda model: model._tables(), lambda model: model.backbone_tables_):
         for name in ("user_factors", "item_factors"):

@@ -34,8 +34,8 @@ How the parts fit:
 ``ranking``
     ``batches``: what a batch lists, and what all losses do with it. ``softmax``, ``pairwise``,
     ``alignment``: the phases of a kind of loss, and the ``Family`` that allocates and launches
-    them; ``trainer``: what runs these. ``device_tables`` has the tables. ``least_squares`` has no
-    batches, ``histories`` serves.
+    them; ``trainer``: what runs these; ``propagation``: the same through a graph. ``device_tables``
+    has the tables. ``least_squares`` has no batches, ``histories`` serves.
 ``vae``
     The tables of an autoencoder; its items are trained by the phases of ``ranking.softmax``, with
     queries in place of users.

@@ -4,6 +4,7 @@ from freqfm.backends.base import Backend, CPUOnlyError, FieldVectors, FieldWeigh
 from freqfm.backends.cuda.fm.trainer import DeviceRows, FMEpochs, fm_scores
 from freqfm.backends.cuda.ranking.histories import fold_in, sum_histories
 from freqfm.backends.cuda.ranking.least_squares import CUDALeastSquaresTrainer
+from freqfm.backends.cuda.ranking.propagation import BatchGraphTrainer, EpochGraphTrainer
 from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
 from freqfm.backends.cuda.topk import top_k
 from freqfm.backends.cuda.vae.trainer import CUDAAutoencoderTrainer
@@ -42,6 +43,8 @@ class CUDABackend(Backend):
     device : Device
     """
 
+    propagates = True
+
     def __init__(self, device):
         self.device = device
         self.name = device.name
@@ -66,7 +69,10 @@ class CUDABackend(Backend):
 
     def ranking_trainer(self, problem, n_threads):
         """Return a RankingTrainer, see ``Backend``."""
-        return CUDARankingTrainer(self.device, problem)
+        if problem.graph is None:
+            return CUDARankingTrainer(self.device, problem)
+        trainer = BatchGraphTrainer if problem.graph.by_batch else EpochGraphTrainer
+        return trainer(self.device, problem)
 
     def least_squares_trainer(self, sides, n_threads):
         """Return a LeastSquaresTrainer, see ``Backend``."""
@@ -107,9 +113,9 @@ class CUDABackend(Backend):
     permutation = _cpu_only("Permutations are drawn")
     uniform = _cpu_only("Uniform numbers are drawn")
     standard_normal = _cpu_only("Normal numbers are drawn")
+    propagation = _cpu_only("Graphs are propagated outside of training")
 
     # Operations that are not implemented.
 
     table_trainer = _cpu_only("Backbones are trained")
-    propagation = _cpu_only("Graphs are propagated")
     word2vec_trainer = _cpu_only("Word vectors are trained")

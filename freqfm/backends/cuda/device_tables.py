@@ -24,6 +24,10 @@ class DeviceTables:
         Of the epoch.
     idle : bool
         Whether rows are left as they are by batches that do not hold them.
+    others : NamedTuple of ndarray
+        Further arrays that an epoch changes; empty by default.
+    on_device : NamedTuple
+        Their copies.
     nothing : Side
         What a function reads of a side that it shares with others, but not of this one.
     """
@@ -32,7 +36,7 @@ class DeviceTables:
         device = trainer.device
         self._trainer, self._device, self._formulas = trainer, device, formulas
         self._rule = rule_for_device(rule)
-        self._tables, self._copies = {}, {}
+        self._tables, self._copies, self.others = {}, {}, ()
         self.idle = rule.catch_up == CATCH_UP_NONE
         integers, floats = device.empty(1, np.int32), device.empty((1, 1), np.float32)
         table = DeviceTable(floats, floats[0], floats, floats, integers)
@@ -48,6 +52,7 @@ class DeviceTables:
         if not self._are_held(tables):
             self._trainer.clear()
             self._copies = {name: self._copy_of(state) for name, state in tables.items()}
+            self.on_device = self._trainer.add(self.others) if self.others else ()
         self._tables = tables
         self._trainer.hold()
         for copy in self._copies.values():

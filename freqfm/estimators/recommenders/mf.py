@@ -48,6 +48,7 @@ from freqfm.estimators.recommenders.mf_trainer import (
     DescribedContextTrainer,
     EpochwiseTrainer,
     MFTrainer,
+    of_graph,
 )
 from freqfm.estimators.recommenders.trained import FactorsMixin
 from freqfm.estimators.training import check_same_class, check_unchanged
@@ -612,6 +613,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         elif backbone._has_context:
             described = backbone.item_features is not None
             trainer = DescribedContextTrainer if described else ContextTrainer
+        elif backbone._is_mean_of_layers:
+            trainer = partial(of_graph, trainer)
         dislikes = None if dislikes is None else of_users(dislikes, known)
         if dislikes is None or not dislikes.nnz:
             return trainer(self, components, X, Known.of(known), score, n_threads)

@@ -6,7 +6,7 @@ from freqfm import backends
 from freqfm._input.rows import concatenated_ranges, take_rows
 from freqfm.auxiliary import TermBatch
 from freqfm.backbones._base import backward, forward, forward_all, occurrences
-from freqfm.backends.base import STORE, Batches, Exclusions, RankingProblem, Terms, TrainedTable
+from freqfm.backends.base import Batches, Exclusions, Graph, RankingProblem, Terms, TrainedTable
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
@@ -327,6 +327,43 @@ class EpochwiseTrainer(MFTrainer):
         return loss
 
 
+class GraphTrainer(EpochwiseTrainer):
+    """Epochs of tables whose vectors the backend propagates, after each epoch or in each batch.
+
+    For parameters see ``RecommenderTrainer``.
+    """
+
+    def _problem(self, constants):
+        backbone, loss = self.components.backbone, self.components.loss
+        self._by_batch = not backbone._changes_by_epoch
+        others = self.vectors if self._by_batch else self.tables
+        others = tuple(others[name] for name in self.vectors)
+        layers = self._known.X, int(backbone.n_layers), self._by_batch
+        graph = Graph(*layers, others, loss.replacements())
+        return super()._problem(constants)._replace(graph=graph)
+
+    def _epoch_of(self, n_batches):
+        kind = MFTrainer if self._by_batch else EpochwiseTrainer
+        return kind._epoch_of(self, n_batches)
+
+    def run_epoch(self, epoch):
+        """Train on every positive once; return the mean loss."""
+        return MFTrainer.run_epoch(self, epoch)
+
+    def _compute_vectors(self):
+        self._trainer.compute_vectors()
+
+
+def of_graph(trainer, model, *args):
+    """Return a GraphTrainer if the device of the fit trains it, else a ``trainer``."""
+    if backends.get(model.device).propagates:
+        task = GraphTrainer(model, *args)
+        # With device="auto" the CPU trains what the GPU lacks.
+        if task._backend.propagates:
+            return task
+    return trainer(model, *args)
+
+
 class BackboneTrainer(MFTrainer):
     """Epochs through any backbone; for parameters see ``RecommenderTrainer``.
 
@@ -379,10 +416,8 @@ class BackboneTrainer(MFTrainer):
             np.clip(table, 0, 1, out=table)
 
     def _problem(self, constants):
-        rule = STORE._replace(average=self._rule.average)
         # The backend only stores gradients here; the optimizer's step follows in ``_end_batches``.
-        formulas = self.components.loss.replacements()
-        return super()._problem(constants)._replace(rule=rule, formulas=formulas)
+        return super()._problem(constants).storing(self.components.loss.replacements())
 
     def _epoch_of(self, n_batches):
         tables, first_step, corrections = super()._epoch_of(n_batches)

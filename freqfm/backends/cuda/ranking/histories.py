@@ -33,7 +33,7 @@ class FoldInArgs(NamedTuple):
 
 
 @inlined
-def _sum_row(group, histories, r, table, out):
+def sum_row(group, histories, r, table, out):
     """Write a user's sum of weights times rows of a table."""
     for f in range(group.lane, table.shape[1], group.n_lanes):
         total = ZERO
@@ -47,7 +47,7 @@ def sum_rows(group, b, args):
     """Write the sums of all users."""
     histories, table, out = args
     for r in range(group.rank, out.shape[0], group.size):
-        _sum_row(group, histories, r, table, out)
+        sum_row(group, histories, r, table, out)
 
 
 @inlined
@@ -177,7 +177,7 @@ def fold_in_rows(group, b, args):
         for p in range(histories.starts[r] + group.lane, histories.starts[r + 1], group.n_lanes):
             weight += histories.weights[p]
         weight = group_sum(group, weight)
-        _sum_row(group, histories, r, args.problem.items, out)
+        sum_row(group, histories, r, args.problem.items, out)
         for f in range(group.lane, out.shape[1], group.n_lanes):
             args.sums[group.rank, f] = out[r, f]
         synchronize_group(group)

@@ -63,7 +63,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         self._n_occurrences = n = n_pairs + self._family.n_listed
         drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
         self.batches_per_call = 1 if drawn else max(1, _OCCURRENCES // n)
-        self._tables = DeviceTables(self, problem.rule, problem.formulas)
+        self._tables = self._compared = DeviceTables(self, problem.rule, problem.formulas)
         d, code = problem.width, self._family.lists_code
         self._user_lists = UserLists(device, len(degrees), d, n_pairs)
         self._item_lists = ItemLists(device, problem.n_items, d, n, code)
@@ -117,11 +117,11 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
             inverse_temperatures=device.to_device(inverse_temperatures),
             results=self._results,
         )
-        user_table = self._tables["user_factors"]
+        user_table = self._compared["user_factors"]
         launch = Launch(
             self._on_device,
             call,
-            self._tables,
+            self._compared,
             self._user_lists.side(user_table, self._on_device, batch_starts),
             functools.partial(self._list_items, first, last),
             functools.partial(self._run, (first, last)),
@@ -147,7 +147,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         n_pairs = np.diff(self._pair_starts[first : last + 1])
         sizes, table = n_pairs + self._family.n_negatives(n_rows, n_pairs), "item_factors"
         return self._item_lists.side(
-            self._tables[table], self._on_device, int(first), sizes, negatives
+            self._compared[table], self._on_device, int(first), sizes, negatives
         )
 
     def _run(self, span, phases, args, formulas):
@@ -172,8 +172,13 @@ def _batches(row_starts, pair_starts):
 def _refuse(problem):
     """Raise if a part of the problem runs on the CPU only."""
     advice = "set device='cpu', or device='auto'."
-    if problem.rule.step_code == codes.STEP_STORE:
+    stores = problem.rule.step_code == codes.STEP_STORE
+    if stores and problem.graph is None:
         raise CPUOnlyError(f"backbones and auxiliary terms are trained on the CPU only; {advice}")
+    if stores and problem.constants.get("margins"):
+        raise CPUOnlyError(
+            f"margins with LightGCN(propagate='batch') run on the CPU only; {advice}"
+        )
     n_known = int(problem.degrees.sum())
     if n_known > np.iinfo(np.int32).max:
         raise CPUOnlyError(
