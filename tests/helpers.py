@@ -110,6 +110,14 @@ def most_popular(train, n):
     return np.argsort(-unseen, axis=1, kind="stable")[:, :n]
 
 
+def weighted_interactions(n_users, n_items, share=0.2, values=(0.5, 1, 2), seed=0):
+    """Return interactions with weights; a user and an item have none."""
+    rng = np.random.default_rng(seed)
+    X = (rng.random((n_users, n_items)) < share) * rng.choice(values, (n_users, n_items))
+    X[3], X[:, 7] = 0, 0
+    return csr_array(X.astype(np.float32))
+
+
 def labels(n):
     return np.arange(n) % 2
 

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import check_matrix_recommender
+from helpers import check_matrix_recommender, weighted_interactions
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -29,11 +29,7 @@ def make(**params):
 
 
 def weighted(n_users=40, n_items=25, seed=0):
-    """Return weighted interactions; a user and an item have none."""
-    rng = np.random.default_rng(seed)
-    X = (rng.random((n_users, n_items)) < 0.3) * rng.choice([0.5, 1, 3], (n_users, n_items))
-    X[3], X[:, 7] = 0, 0
-    return sparse.csr_array(X.astype(np.float32))
+    return weighted_interactions(n_users, n_items, 0.3, [0.5, 1, 3], seed)
 
 
 @pytest.fixture(scope="module")

@@ -1,26 +1,19 @@
 """GraphFilterRecommender against the filter by all eigenvectors, and its public interface."""
 
-import pickle
-
 import numpy as np
 import pytest
-from helpers import check_matrix_recommender, each
+from helpers import check_matrix_recommender, each, weighted_interactions
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from sklearn.model_selection import GridSearchCV
 
-from freqfm import GraphFilterRecommender, InteractionRecommender, ItemKNNRecommender
+from freqfm import GraphFilterRecommender
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.closed_form import graph_filter, item_weights
 
 
 @pytest.fixture(scope="module")
 def X():
-    """Weighted interactions; a user and an item have none."""
-    rng = np.random.default_rng(0)
-    X = (rng.random((80, 25)) < 0.2) * rng.choice([0.5, 1, 2], (80, 25))
-    X[3], X[:, 7] = 0, 0
-    return sparse.csr_array(X.astype(np.float32))
+    return weighted_interactions(80, 25)
 
 
 def respond(p, response, c, flatness):
@@ -102,50 +95,6 @@ def test_a_random_graph_has_no_eigenvalue_beyond_the_edge():
     assert 0.85 * model.noise_edge_ < model.eigenvalues_[1] < model.noise_edge_
 
 
-def test_scores_are_sums_of_weights(X):
-    model = GraphFilterRecommender(8, random_state=0).fit(X)
-    scores = X.toarray() @ model.item_weights_.toarray()
-    hidden = np.where((X.toarray() > 0) | (scores <= 0), 0, scores)
-    users = np.flatnonzero(np.diff(X.indptr))
-    items, found = model.recommend(users=users, n_recommendations=4)
-    assert_allclose(np.maximum(found, 0), -np.sort(-hidden[users], axis=1)[:, :4], rtol=1e-4)
-    assert_array_equal(items, model.recommend(X[users], n_recommendations=4)[0])
-    told = model.explain(9, items[list(users).index(9), 0])
-    assert told.contributions.sum() == pytest.approx(told.score, rel=1e-4)
-    items, _ = model.recommend(users=users, candidates=[1, 2, 4, 7], exclude=[2])
-    assert set(np.unique(items)) <= {-1, 1, 4, 7}
-    assert 7 not in model.recommend(users=np.arange(80))[0]
-
-
-def test_same_bits_for_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr(graph_filter, "_BLOCK_SIZE", 1 << 14)
-    X = make_interactions(900, 400, 9000, random_state=1)
-    one, two = (
-        GraphFilterRecommender(40, n_neighbors=20, n_jobs=n, random_state=3).fit(X) for n in (1, 3)
-    )
-    assert_array_equal(one.item_weights_.data, two.item_weights_.data)
-    assert_array_equal(one.item_weights_.indices, two.item_weights_.indices)
-    for a, b in zip(one.recommend(X), two.recommend(X), strict=True):
-        assert_array_equal(a, b)
-
-
-def test_ranks_better_than_neighbors_alone():
-    X = make_interactions(2000, 300, 40_000, random_state=0)
-    models = GraphFilterRecommender(64, random_state=0), ItemKNNRecommender()
-    scores = [model.fit(X).score(X) for model in models]
-    assert scores[0] > scores[1]
-
-
-@each(
-    "params",
-    [{"response": "low"}, {"flatness": 0}, {"regularization": -1}, {"n_neighbors": 0}],
-)
-def test_parameters_out_of_range_are_refused(X, params):
-    (name,) = params
-    with pytest.raises(ValueError, match=f"'{name}' parameter of GraphFilterRecommender"):
-        GraphFilterRecommender(**params).fit(X)
-
-
 def test_what_does_not_fit_into_memory_is_refused(X, monkeypatch):
     monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 1000)
     with pytest.raises(ValueError, match="n_components=25 .* 80 users and 25 items would take"):
@@ -161,18 +110,6 @@ def test_degenerate_interactions(X):
             ).fit(X)
             assert np.isfinite(model.item_weights_.data).all()
             model.recommend(X)
-
-
-def test_copies_searches_and_tables(X):
-    model = GraphFilterRecommender(8, random_state=0).fit(X)
-    again = pickle.loads(pickle.dumps(model))
-    assert_array_equal(again.recommend(X)[0], model.recommend(X)[0])
-    search = GridSearchCV(model, {"response": ["ridge", "linear"]}, cv=2).fit(X)
-    assert search.best_score_ > 0
-    users, items = X.nonzero()
-    log = [(f"u{u}", f"i{i}") for u, i in zip(users, items, strict=True)]
-    table = InteractionRecommender(model).fit(log)
-    assert len(table.recommend(["u1"], n_recommendations=3)[0][0]) == 3
 
 
 @pytest.mark.slow

@@ -1,30 +1,19 @@
 """ItemKNNRecommender against dense products, and its public interface."""
 
-import pickle
-
 import numpy as np
 import pytest
-from helpers import check_matrix_recommender, each
+from helpers import check_matrix_recommender, each, weighted_interactions
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from sklearn.model_selection import GridSearchCV
 
 from freqfm import InteractionRecommender, ItemKNNRecommender
 
 WEIGHTINGS = ["cosine", "tfidf", "bm25"]
 
 
-def weighted(n_users=60, n_items=25, seed=0):
-    """Return weighted interactions; a user and an item have none."""
-    rng = np.random.default_rng(seed)
-    X = (rng.random((n_users, n_items)) < 0.2) * rng.choice([0.5, 1, 3], (n_users, n_items))
-    X[3], X[:, 7] = 0, 0
-    return sparse.csr_array(X.astype(np.float32))
-
-
 @pytest.fixture(scope="module")
 def X():
-    return weighted()
+    return weighted_interactions(60, 25, values=[0.5, 1, 3])
 
 
 def similarities(X, weighting, k1=1.2, b=0.75):
@@ -123,25 +112,12 @@ def test_explained_scores_are_those_of_recommend(X):
     assert model.explain(3, 0).rest == pytest.approx(model.item_counts_[0] / 60)
 
 
-def test_same_bits_for_any_number_of_threads():
-    X = weighted(1500, 600, seed=1)
-    one, two = (ItemKNNRecommender(20, n_jobs=n).fit(X) for n in (1, 2))
-    assert_array_equal(one.item_weights_.data, two.item_weights_.data)
-    for a, b in zip(one.recommend(X), two.recommend(X), strict=True):
-        assert_array_equal(a, b)
-
-
-def test_copies_and_damage(X):
+def test_exported_vectors_have_the_scores_of_recommend(X):
     model = ItemKNNRecommender().fit(X)
-    again = pickle.loads(pickle.dumps(model))
-    assert_array_equal(again.recommend(X)[0], model.recommend(X)[0])
     users, items = model.export_vectors()
     pairs = (users @ items.T).toarray()
     scores = model.recommend(users=0, n_recommendations=1, exclude_seen=False)[1]
     assert scores[0] == pytest.approx(pairs[0].max(), rel=1e-5)
-    again.item_weights_ = again.item_weights_[:5]
-    with pytest.raises(ValueError, match="item_weights_"):
-        again.recommend(X)
 
 
 def test_failed_fit_leaves_the_model(X):
@@ -155,14 +131,10 @@ def test_failed_fit_leaves_the_model(X):
     assert_array_equal(model.recommend(X)[0], before)
 
 
-def test_searched_and_in_a_table():
-    X = weighted(seed=2)
-    search = GridSearchCV(ItemKNNRecommender(), {"n_neighbors": [1, 10]}, cv=2).fit(X)
-    assert search.best_score_ > 0
+def test_in_a_table(X):
     users, items = X.nonzero()
     log = [(f"u{u}", f"i{i}") for u, i in zip(users, items, strict=True)]
     model = InteractionRecommender(ItemKNNRecommender()).fit(log)
-    assert len(model.recommend(["u1"], n_recommendations=3)[0][0]) == 3
     assert model.recommend(history=["i1", "i2"], n_recommendations=3)[0][0] not in ("i1", "i2")
     assert set(model.explain("u1", "i4").history) == {f"i{i}" for i in X[[1]].indices}
 

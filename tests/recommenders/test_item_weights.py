@@ -1,14 +1,112 @@
-"""What recommenders with weights between items share: further interactions."""
+"""What recommenders with weights between items share."""
+
+import pickle
 
 import numpy as np
 import pytest
-from helpers import each
-from numpy.testing import assert_array_equal
+from helpers import each, weighted_interactions
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 
-from freqfm import EASERecommender, GraphFilterRecommender, ItemKNNRecommender
+from freqfm import (
+    EASERecommender,
+    GraphFilterRecommender,
+    InteractionRecommender,
+    ItemKNNRecommender,
+)
 from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders.closed_form import ease, graph_filter
+
+MODELS = EASERecommender(3.0), GraphFilterRecommender(8, random_state=0), ItemKNNRecommender()
+
+
+@pytest.fixture(scope="module")
+def X():
+    return weighted_interactions(80, 25)
+
+
+@each("model", MODELS)
+def test_scores_are_sums_of_weights(X, model):
+    model = clone(model).fit(X)
+    scores = X.toarray() @ model.item_weights_.toarray()
+    hidden = np.where((X.toarray() > 0) | (scores <= 0), 0, scores)
+    users = np.flatnonzero(np.diff(X.indptr))
+    items, found = model.recommend(users=users, n_recommendations=6)
+    assert_allclose(np.maximum(found, 0), -np.sort(-hidden[users], axis=1)[:, :6], rtol=1e-4)
+    assert_array_equal(items, model.recommend(X[users], n_recommendations=6)[0])
+    told = model.explain(9, items[list(users).index(9), 0])
+    assert told.contributions.sum() == pytest.approx(told.score, rel=1e-4)
+    items, _ = model.recommend(users=users, candidates=[1, 2, 4, 7], exclude=[2])
+    assert set(np.unique(items)) <= {-1, 1, 4, 7}
+    assert 7 not in model.recommend(users=np.arange(80))[0]
+
+
+@each(
+    "model",
+    [
+        *(EASERecommender(n_neighbors=n_neighbors) for n_neighbors in (None, 20)),
+        GraphFilterRecommender(40, n_neighbors=20, random_state=3),
+        ItemKNNRecommender(20),
+    ],
+)
+def test_same_bits_for_any_number_of_threads(monkeypatch, model):
+    monkeypatch.setattr(ease, "_BLOCK_SIZE", 1 << 12)
+    monkeypatch.setattr(graph_filter, "_BLOCK_SIZE", 1 << 14)
+    X = make_interactions(900, 400, 9000, random_state=1)
+    one, two = (clone(model).set_params(n_jobs=n).fit(X) for n in (1, 3))
+    for name in ("data", "indices"):
+        assert_array_equal(*(getattr(of.item_weights_, name) for of in (one, two)))
+    for a, b in zip(one.recommend(X), two.recommend(X), strict=True):
+        assert_array_equal(a, b)
+
+
+def test_learned_weights_rank_better_than_neighbors():
+    X = make_interactions(2000, 300, 40_000, random_state=0)
+    models = EASERecommender(), GraphFilterRecommender(64, random_state=0), ItemKNNRecommender()
+    *learned, of_neighbors = (model.fit(X).score(X) for model in models)
+    assert min(learned) > of_neighbors
+
+
+@each(
+    "cls, params",
+    [
+        *((EASERecommender, {name: 1}) for name in ("dropout", "diagonal")),
+        *((GraphFilterRecommender, params) for params in ({"response": "low"}, {"flatness": 0})),
+        *(
+            (cls, params)
+            for cls in (EASERecommender, GraphFilterRecommender)
+            for params in ({"regularization": -1}, {"n_neighbors": 0})
+        ),
+    ],
+)
+def test_parameters_out_of_range_are_refused(X, cls, params):
+    (name,) = params
+    with pytest.raises(ValueError, match=f"'{name}' parameter of {cls.__name__}"):
+        cls(**params).fit(X)
+
+
+@each(
+    "model, grid",
+    zip(
+        MODELS,
+        ({"regularization": [1, 100]}, {"response": ["ridge", "linear"]}, {"n_neighbors": [1, 9]}),
+        strict=True,
+    ),
+)
+def test_copies_searches_and_tables(X, model, grid):
+    model = clone(model).fit(X)
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.recommend(X)[0], model.recommend(X)[0])
+    again.item_weights_ = again.item_weights_[:5]
+    with pytest.raises(ValueError, match="item_weights_"):
+        again.recommend(X)
+    assert GridSearchCV(model, grid, cv=2).fit(X).best_score_ > 0
+    users, items = X.nonzero()
+    log = [(f"u{u}", f"i{i}") for u, i in zip(users, items, strict=True)]
+    table = InteractionRecommender(model).fit(log)
+    assert len(table.recommend(["u1"], n_recommendations=3)[0][0]) == 3
 
 
 @each("model", [EASERecommender(n_neighbors=5), GraphFilterRecommender(9), ItemKNNRecommender(5)])
