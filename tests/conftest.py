@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 # Modules and tests, which all stay, are not searched for garbage.
 gc.disable()
@@ -54,6 +55,16 @@ def pytest_collection_finish():
 def pytest_sessionfinish():
     # pytest and Python would search all that compiling has left several times.
     gc.freeze()
+
+
+@pytest.fixture
+def data():
+    """Interactions of 9 users with 13 items, of which two have none; vectors of both."""
+    rng = np.random.default_rng(3)
+    X = (rng.random((9, 13)) < 0.3) * rng.integers(1, 4, (9, 13))
+    X[2], X[:, 4] = 0, 0
+    users, items = (rng.normal(size=(n, 5)).astype(np.float32) for n in X.shape)
+    return csr_array(X.astype(np.float32)), users, items
 
 
 @pytest.fixture

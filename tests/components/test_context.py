@@ -11,7 +11,7 @@ from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from sklearn.base import clone
 from test_features import AnyTables, small_features
-from test_mf_kernels import N_ITEMS, N_USERS, WIDTH, GivenNegatives, data, known_pairs  # noqa: F401
+from test_mf_kernels import N_ITEMS, N_USERS, WIDTH, GivenNegatives, known_pairs
 from test_resume import Killed, Killing, learned
 
 from freqfm import MFRecommender, backends
@@ -70,7 +70,7 @@ def loss_of(family, Q, V, pairs, users, known):
 
 @pytest.mark.parametrize("described", [(), ("user",), ("item",), ("user", "item")])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gradient(data, family, described):  # noqa: F811
+def test_gradient(data, family, described):
     X = sparse.vstack([data[0], data[0][[3, 1, 4, 1, 5, 8, 2, 6, 5]]], format="csr")
     n = X.shape[0]
     users = np.arange(n) % N_USERS

@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from test_mf_backbones import FAMILIES, reference_loss
-from test_mf_kernels import N_ITEMS, N_USERS, WIDTH, data, known_pairs  # noqa: F401
+from test_mf_kernels import N_ITEMS, N_USERS, WIDTH, known_pairs
 
 from freqfm import FastVAERecommender, MFRecommender
 from freqfm.backbones import Features
@@ -51,7 +51,7 @@ def test_small_data_have_fewer_batches_than_without_features():
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gradient(data, family, normalize):  # noqa: F811
+def test_gradient(data, family, normalize):
     X = data[0]
     F = small_features(N_ITEMS, 6)
     backbone = Features(item_features=F, normalize=normalize)
@@ -79,7 +79,7 @@ def test_gradient(data, family, normalize):  # noqa: F811
 
 
 @pytest.mark.parametrize("count", ["sample", "batch"])
-def test_features_are_counted_in_batches(data, count):  # noqa: F811
+def test_features_are_counted_in_batches(data, count):
     X = data[0]
     F = sparse.csr_array(small_features(N_USERS, 4))
     model = MFRecommender(
@@ -97,7 +97,7 @@ def test_features_are_counted_in_batches(data, count):  # noqa: F811
         assert_array_equal(counters["user_factors"], 3 * (degrees > 0))
 
 
-def test_given_frequencies_are_those_of_features(data):  # noqa: F811
+def test_given_frequencies_are_those_of_features(data):
     X, F = data[0], small_features(N_USERS, 4)
     model = MFRecommender(
         WIDTH, backbone=Features(user_features=F), loss="directau", optimizer="fa_sgd", max_iter=1

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend import NumpyBackend
 from scipy import sparse
 from test_mf_backbones import FAMILIES, reference_loss
-from test_mf_kernels import N_ITEMS, N_USERS, data, known_pairs  # noqa: F401
+from test_mf_kernels import N_USERS, known_pairs
 
 from freqfm import MFRecommender, backends
 from freqfm.backbones import LightGCN
@@ -84,7 +84,7 @@ def test_rows_where_the_parts_of_threads_begin(monkeypatch):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gradient_through_propagation(data, family):  # noqa: F811
+def test_gradient_through_propagation(data, family):
     X, U, V = data
     pairs, (_, _, model) = known_pairs(
         data, backbone=LightGCN(2, propagate="batch"), **FAMILIES[family]

@@ -6,16 +6,7 @@ import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
-from test_mf_kernels import (
-    INVERSE,
-    N_ITEMS,
-    N_USERS,
-    WIDTH,
-    GivenNegatives,
-    PerUser,
-    data,  # noqa: F401
-    known_pairs,
-)
+from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, WIDTH, GivenNegatives, PerUser, known_pairs
 
 from freqfm import MFRecommender
 from freqfm.backbones import BACKBONES, MLP, Backbone, Features, Linear
@@ -71,7 +62,7 @@ def reference_loss(family, X, pairs, U, V):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gradient_by_features(data, features, family):  # noqa: F811
+def test_gradient_by_features(data, features, family):
     X, tables_of_users, tables_of_items = data
     backbone = Features(*features, identity=False)
     pairs, (_, _, model) = known_pairs(data, backbone=backbone, **FAMILIES[family])
@@ -106,7 +97,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=repr)
-def test_identity_features_are_matrix_factorization(data, settings):  # noqa: F811
+def test_identity_features_are_matrix_factorization(data, settings):
     # With a user for each item: those without one, and with features, are not drawn as negatives.
     X = data[0].toarray()
     X[0, X.sum(axis=0) == 0] = 1
@@ -125,7 +116,7 @@ def test_identity_features_are_matrix_factorization(data, settings):  # noqa: F8
         assert_array_equal(model.recommend(users=[0, 1])[0], plain.recommend(users=[0, 1])[0])
 
 
-def test_model_goes_on(data, features):  # noqa: F811
+def test_model_goes_on(data, features):
     X = data[0]
     params = {
         "backbone": Features(*features, identity=False),
@@ -155,7 +146,7 @@ def test_model_goes_on(data, features):  # noqa: F811
     ],
     ids=str,
 )
-def test_gradient_by_dense_layers(data, backbone, family):  # noqa: F811
+def test_gradient_by_dense_layers(data, backbone, family):
     X, U, V = data
     pairs, (_, _, model) = known_pairs(data, backbone=backbone, **FAMILIES[family])
     before = backbone.start(N_USERS, N_ITEMS, lambda side: U if side == "user" else V)
@@ -207,7 +198,7 @@ class Fixed(CustomLinear):
     new_rows = Backbone.new_rows
 
 
-def test_a_backbone_need_not_take_new_rows(data):  # noqa: F811
+def test_a_backbone_need_not_take_new_rows(data):
     model = MFRecommender(WIDTH, backbone=Fixed(), max_iter=1).fit(data[0])
     with pytest.raises(ValueError, match=r"backbone=Fixed\(\) takes no new ones; call fit"):
         model.partial_fit(sparse.vstack([data[0], data[0][:1]], format="csr"))
@@ -231,7 +222,7 @@ def test_new_users_of_dense_layers_start_as_similar_ones():
 
 
 @pytest.mark.parametrize("sizes", [(0,), (2.5,), ("a",)])
-def test_invalid_layers_are_refused(data, sizes):  # noqa: F811
+def test_invalid_layers_are_refused(data, sizes):
     with pytest.raises(ValueError, match="hidden_layer_sizes=.* a list of positive whole numbers"):
         MFRecommender(backbone=MLP(sizes)).fit(data[0])
 
@@ -266,7 +257,7 @@ class DrawnForBoth(Features):
         (DrawnForBoth, "draw takes side='user' or side='item'; got 'both'"),
     ],
 )
-def test_invalid_backbones_are_refused(data, features, backbone, message):  # noqa: F811
+def test_invalid_backbones_are_refused(data, features, backbone, message):
     with pytest.raises(ValueError, match=message):
         MFRecommender(WIDTH, backbone=backbone(*features)).fit(data[0])
     with pytest.raises(ValueError, match="backbone='lineal' is not known; did you mean 'linear'"):
@@ -318,7 +309,7 @@ class Noisy(NegatedGroups):
         return Q + np.random.default_rng().normal(0, 0.01, Q.shape), V, context
 
 
-def test_gradients_that_are_not_those_of_the_vectors_are_warned_of(data):  # noqa: F811
+def test_gradients_that_are_not_those_of_the_vectors_are_warned_of(data):
     right = MFRecommender(WIDTH, backbone=TwoTables(), max_iter=1, random_state=0).fit(data[0])
     for backbone in (NegatedGroups(), LastOfGroup()):
         name = type(backbone).__name__
@@ -328,7 +319,7 @@ def test_gradients_that_are_not_those_of_the_vectors_are_warned_of(data):  # noq
     clone(right).set_params(backbone=Noisy()).fit(data[0])
 
 
-def test_each_table_of_a_side_is_drawn_anew(data):  # noqa: F811
+def test_each_table_of_a_side_is_drawn_anew(data):
     X = data[0]
     model = MFRecommender(4, backbone=TwoTables(), max_iter=1, learning_rate=1e-9, random_state=0)
     tables = model.fit(X).backbone_tables_

@@ -9,14 +9,20 @@ import reference.mf
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.model_selection import GridSearchCV, ParameterGrid
-from test_mf_kernels import INVERSE, N_ITEMS, N_USERS, PerUser, assert_agrees, one_step
+from test_mf_kernels import (
+    INVERSE,
+    N_ITEMS,
+    PerUser,
+    assert_agrees,
+    one_step,
+    watched_epochs,
+)
 
 from freqfm import MFRecommender
 from freqfm._numba.jit import kernel, specialised
 from freqfm.backbones import LightGCN
 from freqfm.backends.cpu.ranking.drawing import DRAWS
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.formulas.rng import hash64, stream_key
 from freqfm.formulas.sampling_laws import (
     draw_negatives,
@@ -32,30 +38,12 @@ from freqfm.temperatures import AdapTau
 NAMES = [name for name, make in SAMPLERS.items() if isinstance(make(), QuerySampler)]
 
 
-@pytest.fixture
-def data():
-    rng = np.random.default_rng(3)
-    A = (rng.random((N_USERS, N_ITEMS)) < 0.3) * rng.integers(1, 4, (N_USERS, N_ITEMS))
-    A[2] = 0
-    A[:, 4] = 0
-    U = rng.normal(size=(N_USERS, 5)).astype(np.float32)
-    V = rng.normal(size=(N_ITEMS, 5)).astype(np.float32)
-    return sparse.csr_array(A.astype(np.float32)), U, V
-
-
 def train_and_watch(data, **params):
     """Return (user step, item step, model) of one batch, its epoch and the proposal."""
-    seen = []
-    shuffle = MFTrainer._shuffle
-
-    def spy(task, epoch):
-        seen.extend([task, shuffle(task, epoch)])
-        return seen[1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MFTrainer, "_shuffle", spy)
+    with watched_epochs() as seen:
         steps = one_step(data, **params)
-    return steps, seen[1], seen[0]._proposal
+    ((task, epoch),) = seen
+    return steps, epoch, task._proposal
 
 
 def _draw_and_correct(proposal, query, key, ids, log_q, of_items, numbers, sums):

@@ -1,5 +1,6 @@
 """Kernels of the recommenders against references: one batch, one step, the same gradient."""
 
+import contextlib
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy import sparse
 from freqfm import MFRecommender
 from freqfm._numba.jit import as_python
 from freqfm.backends.cpu import tables
+from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.initializers import Initializer
 from freqfm.losses import (
     BSL,
@@ -64,18 +66,6 @@ class PerUser(Temperature):
         inverse[:, 1] = np.linspace(3, 1, len(inverse))
 
 
-@pytest.fixture
-def data():
-    rng = np.random.default_rng(3)
-    A = (rng.random((N_USERS, N_ITEMS)) < 0.3) * rng.integers(1, 4, (N_USERS, N_ITEMS))
-    A[2] = 0
-    A[:, 4] = 0
-    X = sparse.csr_array(A.astype(np.float32))
-    U = rng.normal(size=(N_USERS, WIDTH)).astype(np.float32)
-    V = rng.normal(size=(N_ITEMS, WIDTH)).astype(np.float32)
-    return X, U, V
-
-
 def one_step(data, **params):
     """Return the step of users and that of items in one big batch, and the model."""
     X, U, V = data
@@ -109,25 +99,31 @@ def pairs_of(X):
     return list(zip(X.row.tolist(), X.col.tolist(), X.data.tolist(), strict=True))
 
 
-def known_pairs(data, **params):
-    """Return the pairs of X in the order in which an epoch visits them."""
-    from freqfm.estimators.recommenders import mf_trainer
-
-    seen = []
-    shuffle = mf_trainer.MFTrainer._shuffle
+@contextlib.contextmanager
+def watched_epochs():
+    """Yield a list to which models that are trained add the task and the data of each epoch."""
+    seen, shuffle = [], MFTrainer._shuffle
 
     def spy(task, epoch):
-        found = shuffle(task, epoch)
-        users = np.repeat(found.row_users, np.diff(found.row_starts))
-        seen.append(
-            list(zip(users.tolist(), found.items.tolist(), found.weights.tolist(), strict=True))
-        )
-        return found
+        seen.append((task, shuffle(task, epoch)))
+        return seen[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mf_trainer.MFTrainer, "_shuffle", spy)
+        patch.setattr(MFTrainer, "_shuffle", spy)
+        yield seen
+
+
+def triples_of(epoch):
+    """Return the users, items and weights of an epoch in its order."""
+    users = np.repeat(epoch.row_users, np.diff(epoch.row_starts))
+    return list(zip(users.tolist(), epoch.items.tolist(), epoch.weights.tolist(), strict=True))
+
+
+def known_pairs(data, **params):
+    """Return the pairs of X in the order in which an epoch visits them."""
+    with watched_epochs() as seen:
         steps = one_step(data, **params)
-    return seen[0], steps
+    return triples_of(seen[0][1]), steps
 
 
 INVERSE = np.column_stack([np.linspace(2, 4, N_USERS), np.linspace(3, 1, N_USERS)])
@@ -188,25 +184,14 @@ def test_softmax_over_batch_and_all_items(data, similarity, sampler):
 
 def test_in_batch_negatives_of_batches_of_unequal_size(data):
     # A batch must not read what a larger batch before it has left.
-    from freqfm.estimators.recommenders import mf_trainer
-
     X, U, V = data
-    seen = []
-    shuffle = mf_trainer.MFTrainer._shuffle
-
-    def spy(trainer, epoch):
-        seen.append(shuffle(trainer, epoch))
-        return seen[-1]
-
     params = {"negative_sampler": "in_batch", "temperature": PerUser(), "batch_size": 11}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mf_trainer.MFTrainer, "_shuffle", spy)
+    with watched_epochs() as seen:
         _, _, model = one_step(data, optimizer=SGD(0.5), **params)
-    (found,) = seen
+    ((_, found),) = seen
     bounds = found.row_starts[found.batch_starts]
     assert (np.diff(bounds)[1:] < np.diff(bounds)[:-1]).any()
-    users = np.repeat(found.row_users, np.diff(found.row_starts))
-    triples = list(zip(users.tolist(), found.items.tolist(), found.weights.tolist(), strict=True))
+    triples = triples_of(found)
     log_q = InBatch().proposal(np.diff(sparse.csc_array(X).indptr)).log_q
     U, V = U.astype(float), V.astype(float)
     for begin, end in pairwise(bounds):
@@ -568,37 +553,21 @@ def dense_reference(model_params, data, optimizer, decay, n_epochs):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 def test_lazy_weight_decay_is_exact(data, optimizer):
-    from freqfm.estimators.recommenders import mf_trainer
-
-    epochs = []
-    shuffle = mf_trainer.MFTrainer._shuffle
-
-    def spy(task, epoch):
-        found = shuffle(task, epoch)
-        users = np.repeat(found.row_users, np.diff(found.row_starts))
-        bounds = found.row_starts[found.batch_starts]
-        epochs.append(
-            [
-                [(users[p], found.items[p], found.weights[p]) for p in range(begin, end)]
-                for begin, end in pairwise(bounds)
-            ]
-        )
-        return found
-
     X, U, V = data
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mf_trainer.MFTrainer, "_shuffle", spy)
+    with watched_epochs() as seen:
         model = MFRecommender(
             WIDTH, loss="softmax", init=GivenTables(U, V),
             optimizer=optimizer, batch_size=4, max_iter=2,
             user_dropout=0, similarity="dot", temperature=1.0, weight_decay=0.05, n_negatives=3,
             negative_sampler=GivenNegatives(), random_state=0, n_jobs=2,
         ).fit(X)  # fmt: skip
-    assert len(epochs[0]) > 5
-    plan = [
-        [(pairs, (3 * b + np.arange(3)) % N_ITEMS) for b, pairs in enumerate(batches)]
-        for batches in epochs
-    ]
+    plan = []
+    for _, epoch in seen:
+        triples, bounds = triples_of(epoch), epoch.row_starts[epoch.batch_starts]
+        lists = ((3 * b + np.arange(3)) % N_ITEMS for b in range(len(bounds) - 1))
+        batches = (triples[begin:end] for begin, end in pairwise(bounds))
+        plan.append(list(zip(batches, lists, strict=True)))
+    assert len(plan[0]) > 5
     users, items = dense_reference(plan, data, optimizer, 0.05, 2)
     assert_allclose(model.user_factors_, users, atol=3e-4)
     assert_allclose(model.item_factors_, items, atol=3e-4)
