@@ -1,10 +1,13 @@
-"""Dense layers in NumPy: forward, and backward by hand.
+"""Dense layers in NumPy, forward and backward by hand, and rows at unit length.
 
 A layer is one array of shape (n_inputs + 1, n_outputs) whose last row is the bias. All functions
 compute in the precision of their arguments.
 """
 
 import numpy as np
+
+# Rows whose lengths are computed at a time.
+_ROWS = 1 << 12
 
 # Each entry is the function, and its derivative in terms of its value.
 ACTIVATIONS = {
@@ -54,3 +57,13 @@ def hidden_gradients(layers, values, gradient, activation):
         by_layer, gradient = layer_gradients(layer, before, gradient * derivative(value))
         by_layers.insert(0, by_layer)
     return by_layers, gradient
+
+
+def unit_rows(table):
+    """Return the rows of a table at unit length; zero rows stay zero."""
+    units = np.empty(table.shape, dtype=np.float32)
+    for begin in range(0, len(table), _ROWS):
+        part = table[begin : begin + _ROWS]
+        length = np.sqrt(np.einsum("ij,ij->i", part, part))[:, np.newaxis]
+        np.divide(part, np.where(length > 0, length, 1), out=units[begin : begin + _ROWS])
+    return units

@@ -5,6 +5,8 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
+from freqfm._dense import unit_rows
+
 # Codewords are fitted to at most this many vectors per codeword. More lower the error by less than
 # 1 %.
 _POINTS_PER_CODEWORD = 256
@@ -22,8 +24,8 @@ def subspaces(d, n_subspaces):
     return [slice(begin, end) for begin, end in pairwise(bounds.tolist())]
 
 
-def quantize(vectors, n_subspaces, n_codewords, seed, previous=None):
-    """Fit codewords to the parts of vectors by k-means.
+def quantize(vectors, n_subspaces, n_codewords, seed, previous=None, unit=False):
+    """Fit codewords to the parts of vectors by k-means, and find those that are nearest.
 
     Parameters
     ----------
@@ -32,6 +34,8 @@ def quantize(vectors, n_subspaces, n_codewords, seed, previous=None):
     seed : int
     previous : ndarray of shape (n_subspaces * n_codewords, d), default=None
         Codewords to start from, fitted to similar vectors.
+    unit : bool, default=False
+        Whether vectors are taken at unit length.
 
     Returns
     -------
@@ -40,14 +44,39 @@ def quantize(vectors, n_subspaces, n_codewords, seed, previous=None):
     codes : ndarray of shape (n, n_subspaces), int32
         The rows of ``codewords`` that are nearest to the parts of each vector.
     """
-    n, d = vectors.shape
+    options = n_subspaces, n_codewords, seed, previous
+    codewords = fit_codewords(vectors.shape, vectors.__getitem__, unit, *options)
+    k, parts = n_codewords, subspaces(vectors.shape[1], n_subspaces)
+    codes = np.zeros((len(vectors), n_subspaces), dtype=np.int32)
+    for start in range(0, len(vectors), _TILE):
+        rows = slice(start, start + _TILE)
+        tile = unit_rows(vectors[rows]) if unit else vectors[rows]
+        for s, columns in enumerate(parts):
+            centres = codewords[s * k : (s + 1) * k, columns]
+            codes[rows, s] = s * k + _nearest(tile[:, columns], centres)[0]
+    return codewords, codes
+
+
+def fit_codewords(shape, take, unit, n_subspaces, n_codewords, seed, previous=None):
+    """Return the codewords of vectors, see ``quantize``.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the vectors.
+    take : callable
+        Takes an index of some of them, or the slice of all; returns these.
+    unit, n_subspaces, n_codewords, seed, previous
+        See ``quantize``.
+    """
+    n, d = shape
     generator = np.random.default_rng(seed)
     most = _POINTS_PER_CODEWORD * n_codewords
-    sample = vectors
+    rows = slice(None)
     if n > most:
-        sample = vectors[np.sort(generator.choice(n, most, replace=False))]
+        rows = np.sort(generator.choice(n, most, replace=False))
+    sample = unit_rows(take(rows)) if unit else take(rows)
     codewords = np.zeros((n_subspaces * n_codewords, d), dtype=np.float32)
-    codes = np.zeros((n, n_subspaces), dtype=np.int32)
     for s, columns in enumerate(subspaces(d, n_subspaces)):
         rows = slice(s * n_codewords, (s + 1) * n_codewords)
         points = np.ascontiguousarray(sample[:, columns])
@@ -58,8 +87,7 @@ def quantize(vectors, n_subspaces, n_codewords, seed, previous=None):
         for _ in range(_FIRST_STEPS if previous is None else _LATER_STEPS):
             centres = _move_to_means(points, centres)
         codewords[rows, columns] = centres
-        codes[:, s] = rows.start + _nearest(vectors[:, columns], centres)[0]
-    return codewords, codes
+    return codewords
 
 
 def _spread(points, n, generator):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from freqfm._quantization import quantize
 from freqfm.formulas import codes
 
 
@@ -393,6 +394,27 @@ class Trainer:
 
     def push(self, arrays):
         """Take over some of the caller's arrays, pulled and then written to between two epochs."""
+
+    def take(self, array, rows, columns):
+        """Return some rows, by an index or a slice, and a slice of columns of an array."""
+        self.pull([array])
+        return array[rows, columns]
+
+    def quantize(self, array, n_columns, unit, options):
+        """Return codewords of the rows of an array, without its last columns, and their codes.
+
+        Parameters
+        ----------
+        array : ndarray of shape (n, n_columns or more), float32
+            One of the caller's.
+        n_columns : int
+        unit : bool
+            Whether rows are taken at unit length.
+        options : tuple
+            Further arguments of ``freqfm._quantization.quantize``.
+        """
+        self.pull([array])
+        return quantize(array[:, :n_columns], *options, unit=unit)
 
     def snapshot(self, arrays):
         """Return a Snapshot of arrays of the caller: the trained ones, and any others."""

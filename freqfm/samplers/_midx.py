@@ -117,18 +117,54 @@ class MIDX(QuerySampler):
         """The class of all proposals, see :class:`QuerySampler`."""
         return ExactSoftmax if self.variant == "exact" else Cells
 
-    def proposal(self, counts, vectors, seed, previous=None, offsets=None):
-        """Return the distribution for the current item vectors, see :class:`QuerySampler`.
+    def proposal(self, counts, vectors, seed, previous=None):
+        """Return the distribution for the current item vectors, see :class:`QuerySampler`."""
+        quantized = quantize(vectors, *self.quantization(vectors.shape[1], seed, previous))
+        kept = vectors if self.variant == "exact" else None
+        return self.proposal_of_codes(counts, *quantized, vectors=kept)
 
-        ``offsets`` (n_items,), such as biases, are added to the logits of items for every query.
-        They are not quantized, and enter the third draw unchanged. Not for "exact".
+    def quantization(self, width, seed, previous=None):
+        """Return how vectors of a width are quantized.
+
+        Parameters
+        ----------
+        width, seed : int
+        previous : named tuple, default=None
+            An earlier proposal, see :class:`QuerySampler`.
+
+        Returns
+        -------
+        n_subspaces, n_codewords, seed : int
+        codewords : ndarray of shape (n_subspaces * n_codewords, width) or None
+            From which k-means starts.
         """
         k, m = int(self.value_of("n_codewords")), int(self.n_subspaces)
         last = getattr(previous, "codewords", None)
-        if np.shape(last) != (m * k, vectors.shape[1]):
-            last = None
-        codewords, codes_of = quantize(vectors, m, k, seed, last)
-        items, starts, cell_of, cell_codes = _cells(codes_of, k)
+        return m, k, seed, last if np.shape(last) == (m * k, width) else None
+
+    def proposal_of_codes(self, counts, codewords, codes, *, vectors=None, offsets=None):
+        """Return the distribution for vectors that have been quantized.
+
+        Parameters
+        ----------
+        counts : ndarray of shape (n_items,)
+            How many users have each item.
+        codewords : ndarray of shape (n_subspaces * n_codewords, d), float32
+            Zero outside their subspace.
+        codes : ndarray of shape (n_items, n_subspaces), int32
+            The rows of ``codewords`` that are nearest to the parts of each item's vector.
+        vectors : ndarray of shape (n_items, d), float32, default=None
+            The vectors themselves, for "exact".
+        offsets : ndarray of shape (n_items,), default=None
+            Parts of the logits that do not depend on the query, such as biases. They are not
+            quantized, and enter the third draw unchanged. Not for "exact".
+
+        Returns
+        -------
+        proposal : named tuple
+        """
+        k = len(codewords) // codes.shape[1]
+        items, starts, cell_of, cell_codes = _cells(codes, k)
         nothing = np.zeros(0, dtype=np.float32)
         log_q = self._log_popularity(counts) if self.variant == "popularity" else nothing
         if offsets is not None:
@@ -139,13 +175,12 @@ class MIDX(QuerySampler):
             weight = np.exp(log_q[items].astype(np.float64))
             weights = np.add.reduceat(weight, starts[:-1])
             aliases = alias_table(items, starts, weight, log_q)
-        exact = self.variant == "exact"
         log_weights = np.log(weights).astype(np.float32)
         prefix_codes, grid, grid_cells = _grid(cell_codes, log_weights, k)
         return self.proposal_type(
             log_q=log_q,
-            n_items=len(vectors),
-            vectors=vectors if exact else nothing.reshape(0, 1),
+            n_items=len(codes),
+            vectors=nothing.reshape(0, 1) if vectors is None else vectors,
             codewords=codewords,
             cell_codes=cell_codes,
             cell_log_weights=log_weights,

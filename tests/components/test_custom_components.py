@@ -561,12 +561,20 @@ class Twos(QuerySampler):
         return MIDX("uniform", n_codewords=2).proposal(counts, vectors, seed, previous)
 
 
+class Derived(MIDX):
+    """MIDX with a distribution of its own."""
+
+    def proposal(self, counts, vectors, seed, previous=None):
+        return MIDX("uniform", n_codewords=2).proposal(counts, vectors, seed, previous)
+
+
 @pytest.mark.parametrize("cls", [MFRecommender, FastVAERecommender])
 def test_a_sampler_of_queries_is_refreshed_in_each_epoch(cls):
-    own, shipped = (
+    own, derived, shipped = (
         cls(4, max_iter=2, negative_sampler=sampler, n_negatives=8, random_state=0).fit(X)
-        for sampler in (Twos(), MIDX("uniform", n_codewords=2))
+        for sampler in (Twos(), Derived("popularity"), MIDX("uniform", n_codewords=2))
     )
+    assert_array_equal(own.item_factors_, derived.item_factors_)
     if cls is MFRecommender:
         assert_array_equal(own.item_factors_, shipped.item_factors_)
     assert np.isfinite(own.item_factors_).all()

@@ -17,9 +17,12 @@ from freqfm import (
     FMClassifier,
     FMRegressor,
     MFRecommender,
+    _quantization,
     backends,
 )
 from freqfm.backbones import LightGCN
+from freqfm.backends.base import Trainer
+from freqfm.backends.cuda import quantization
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.memory import DeviceTrainer
 from freqfm.callbacks import resume
@@ -112,10 +115,10 @@ def test_weights_are_not_moved_in_each_epoch(fit_on, name):
     tables = [model.item_factors_ if name == "als" else getattr(model, "factors_", None)]
     if hasattr(model, "_tables"):
         tables = model._tables().values()
-    # What looks at the items' vectors in each epoch gets them, but not the optimizer's state; a
-    # sampler's proposal for them, of another size, goes back.
+    # What looks at the items' vectors in each epoch gets them, but not the optimizer's state. Codes
+    # of items, and a sampler's proposal by these, are longer than vectors of three numbers.
     n_bytes = sum(table.nbytes for table in tables)
-    looks = {"temperatures": 3, "drawn": 4, "propagated": 6}.get(name, 1)
+    looks = {"temperatures": 3, "drawn": 5, "propagated": 6}.get(name, 1)
     assert 0 < copied[1] - copied[0] < n_bytes * looks
 
 
@@ -205,6 +208,33 @@ def test_a_device_that_is_lost_leaves_no_model(fit_on, name):
         with pytest.raises(RuntimeError, match="illegal memory access"):
             fit_on(Failing(launches), model, *data_of(name))
         assert not hasattr(model, "n_iter_")
+
+
+@pytest.mark.parametrize(
+    "unit, n_subspaces, n_codewords, n_groups, n_lanes",
+    [(False, 2, 4, 3, 1), (True, 2, 4, 16, 1), (True, 1, 5, 2, 4), (False, 3, 1, 3, 1)],
+)
+def test_rows_are_quantized_where_they_are(
+    monkeypatch, unit, n_subspaces, n_codewords, n_groups, n_lanes
+):
+    monkeypatch.setattr(quantization, "_PRODUCTS", 60)  # several parts
+    monkeypatch.setattr(_quantization, "_POINTS_PER_CODEWORD", 3)  # a sample
+    table = np.random.default_rng(0).normal(size=(19, 7)).astype(np.float32)
+    table[5], table[6] = 0, table[7]
+    given, options = table.copy(), (n_subspaces, n_codewords, 0)
+    first = Trainer().quantize(table, 6, unit, (*options, None))
+    later = Trainer().quantize(table, 6, unit, (*options, first[0]))
+    trainer = DeviceTrainer(EmulatedDevice(n_groups, n_lanes=n_lanes))
+    trainer.add(Arrays(given[0], given[1], table))
+    found = trainer.quantize(table, 6, unit, (*options, None))
+    trainer.hold()
+    trainer.changed()
+    table[:] = np.nan  # out of date
+    found += trainer.quantize(table, 6, unit, (*options, found[0]))
+    for one, other in zip(found, (*first, *later), strict=True):
+        assert_array_equal(one, other)
+    assert_array_equal(trainer.take(table, np.array([8, 5]), slice(6, None)), given[[8, 5], 6:])
+    assert_array_equal(trainer.take(table, slice(None), slice(1, 3)), given[:, 1:3])
 
 
 def test_divergence_is_found_on_the_device(fit_on):

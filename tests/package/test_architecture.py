@@ -39,7 +39,7 @@ BELOW_AXES = {
 MAY_IMPORT = {
     "exceptions": set(),
     "_dense": set(),
-    "_quantization": set(),
+    "_quantization": {"_dense"},
     "_memory": set(),
     "_messages": set(),
     "_signals": set(),
@@ -58,6 +58,7 @@ MAY_IMPORT = {
         "_memory",
         "_messages",
         "_signals",
+        "_quantization",
         "_threads",
         "_warnings",
         "formulas",

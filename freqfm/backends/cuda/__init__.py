@@ -31,6 +31,8 @@ How the parts fit:
 ``sorting``, ``tables``, ``products``, ``draws``
     What recommenders share: the rows that a batch moves, sorted; how they are gathered, caught up
     and moved; matrix products by registers; draws from cells of items.
+``quantization``
+    The nearest codewords of all rows of a table that a ``DeviceTrainer`` holds.
 ``ranking``
     ``batches``: what a batch lists, and what all losses do with it. ``softmax``, ``pairwise``,
     ``alignment``: the phases of a kind of loss, and the ``Family`` that allocates and launches

@@ -5,6 +5,7 @@ import numpy as np
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.base import Snapshot, Trainer
 from freqfm.backends.cuda.groups import group_max, group_sum
+from freqfm.backends.cuda.quantization import quantize, take
 
 # Numbers are reduced in groups of this size.
 _GROUP = 4096
@@ -200,6 +201,22 @@ class DeviceTrainer(Trainer):
         for part in self._out_of_date(arrays):
             self.device.to_host(part.copy, part.array)
             part.here = True
+
+    def take(self, array, rows, columns):
+        """Return some rows and columns of an array, see ``Trainer``."""
+        copy = self._copy_of(array)
+        return array[rows, columns] if copy is None else take(self.device, copy, rows, columns)
+
+    def quantize(self, array, n_columns, unit, options):
+        """Return codewords and codes, see ``Trainer``; on the GPU before the first epoch too."""
+        copy = self._copy_of(array)
+        copy = self.device.to_device(array) if copy is None else copy
+        return quantize(self.device, copy, n_columns, unit, options)
+
+    def _copy_of(self, array):
+        """Return the copy of an array of the caller if the trainer holds one, or None."""
+        held = self.parts if self.is_held else []
+        return next((part.copy for part in held if _overlaps(part.array, [array])), None)
 
     def _out_of_date(self, arrays):
         return [

@@ -29,6 +29,7 @@ from freqfm.estimators.tables import (
 )
 from freqfm.estimators.training import TrainingTask, check_same_class
 from freqfm.formulas.sampling_laws import Proposal
+from freqfm.samplers import MIDX
 from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot
 
@@ -273,6 +274,19 @@ class RecommenderTrainer(TrainingTask):
         """Draw from another proposal from now on."""
         self._proposal = self._checked(proposal)
         self._keep_codewords()
+
+    @property
+    def _quantizes(self):
+        """Whether the sampler needs codes of vectors in place of the vectors."""
+        sampler = self.components.sampler
+        if not isinstance(sampler, MIDX) or sampler.variant == "exact":
+            return False
+        return "proposal" not in set_by_user(sampler)
+
+    def _quantize(self, table, n_columns, seed, last):
+        """Return the codewords of the first columns of a table, and the codes of its rows."""
+        options = self.components.sampler.quantization(n_columns, seed, last)
+        return self._trainer.quantize(table, n_columns, bool(self.components.cosine), options)
 
     def _keep_codewords(self):
         """Keep the codewords with which the next call of ``fit`` begins a sampler's proposals."""

@@ -12,9 +12,6 @@ from freqfm._input.rows import (
 )
 from freqfm._input.validation import canonical_csr, kernel_csr
 
-# Rows of a table whose lengths are computed at a time.
-_ROWS = 1 << 12
-
 
 class InteractionHistory(NamedTuple):
     """Which items each user has: the rows of a canonical CSR matrix."""
@@ -203,13 +200,3 @@ def scale_rows(indptr, weights):
     filled = lengths > 0
     _, exponents = np.frexp(np.maximum.reduceat(weights, indptr[:-1][filled]))
     return np.ldexp(weights, -np.repeat(exponents, lengths[filled]))
-
-
-def unit_rows(table):
-    """Return the rows of a table at unit length; zero rows stay zero."""
-    units = np.empty(table.shape, dtype=np.float32)
-    for begin in range(0, len(table), _ROWS):
-        part = table[begin : begin + _ROWS]
-        length = np.sqrt(np.einsum("ij,ij->i", part, part))[:, np.newaxis]
-        np.divide(part, np.where(length > 0, length, 1), out=units[begin : begin + _ROWS])
-    return units

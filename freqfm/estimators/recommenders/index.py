@@ -7,6 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import backends
+from freqfm._dense import unit_rows
 from freqfm._input.item_tables import number_table
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
@@ -18,7 +19,6 @@ from freqfm._input.validation import (
     validate_ids,
 )
 from freqfm.backends.base import Candidates, Histories, ItemLists
-from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.metrics._hits import as_csr
 from freqfm.metrics._ranking import top_k
 

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
+from freqfm._dense import unit_rows
 from freqfm._input.rows import split_signs, take_rows
 from freqfm._input.validation import (
     LearnedArrays,
@@ -34,7 +35,7 @@ from freqfm.backbones._derivatives import warn_of_wrong_gradients
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.fold_in import UserLoss, fold_in_rows, shares_of_likes
 from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
-from freqfm.estimators.recommenders.histories import of_users, scale_rows, unit_rows
+from freqfm.estimators.recommenders.histories import of_users, scale_rows
 from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
 from freqfm.estimators.recommenders.mf_components import (
     FoldIn,

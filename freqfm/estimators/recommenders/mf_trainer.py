@@ -3,12 +3,12 @@
 import numpy as np
 
 from freqfm import backends
+from freqfm._dense import unit_rows
 from freqfm._input.rows import concatenated_ranges, take_rows
 from freqfm.auxiliary import TermBatch
 from freqfm.backbones._base import backward, forward, forward_all, occurrences
 from freqfm.backends.base import Batches, Exclusions, Graph, RankingProblem, Terms, TrainedTable
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
-from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
 from freqfm.formulas import codes
 from freqfm.samplers._base import check_draws, check_static, leave_out, recall_codewords
@@ -216,13 +216,18 @@ class MFTrainer(RecommenderTrainer):
 
     def _refresh_proposal(self, epoch, first=0):
         """Update a sampler that depends on the query to the current item vectors."""
-        (vectors,) = self._compared("item_factors")
-        # The proposal may keep the array.
-        vectors = vectors if self.components.cosine else vectors.copy()
         time = [epoch, 3, first] if first else [epoch, 3]
         seed = int(np.random.default_rng([self._seed, *time]).integers(1 << 31))
         last = self._proposal or recall_codewords(self.training.codewords)
         sampler, counts = self.components.sampler, self._known.item_counts
+        if self._quantizes:
+            table = self.vectors["item_factors"]
+            quantized = self._quantize(table, table.shape[1], seed, last)
+            self._replace_proposal(sampler.proposal_of_codes(counts, *quantized))
+            return
+        (vectors,) = self._compared("item_factors")
+        # The proposal may keep the array.
+        vectors = vectors if self.components.cosine else vectors.copy()
         self._replace_proposal(sampler.proposal(counts, vectors, seed, last))
 
     def _compute_vectors(self):

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._dense import ACTIVATIONS, draw_layer
+from freqfm._dense import ACTIVATIONS, draw_layer, unit_rows
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
     as_kernel_input,
@@ -26,7 +26,7 @@ from freqfm._input.validation import (
 from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Histories
 from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
-from freqfm.estimators.recommenders.histories import scale_rows, unit_rows
+from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_trainer import (

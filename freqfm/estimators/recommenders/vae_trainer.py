@@ -11,13 +11,13 @@ from freqfm._dense import (
     apply_layer,
     hidden_gradients,
     layer_gradients,
+    unit_rows,
 )
 from freqfm._input.rows import take_rows
 from freqfm.backends.base import AutoencoderProblem, Histories
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
-from freqfm.estimators.recommenders.histories import unit_rows
 from freqfm.formulas.sampling_laws import AlreadyDrawn
-from freqfm.samplers import MIDX, QuerySampler
+from freqfm.samplers import QuerySampler
 from freqfm.samplers._base import check_draws, recall_codewords
 
 # Tables with a row for every item, the first two of the model; the others are dense layers.
@@ -237,22 +237,21 @@ class VAETrainer(RecommenderTrainer):
 
     def _propose(self, seed):
         """Return the distribution of negatives for the current item vectors."""
-        self._trainer.pull([self.model.item_factors_])
-        sampler, items = self.components.sampler, self.model._item_index().vectors()
-        last = self._proposal or recall_codewords(self.training.codewords)
-        if not isinstance(sampler, MIDX) or sampler.variant == "exact":
-            return sampler.proposal(self._known.item_counts, items.copy(), seed, last)
+        sampler, counts = self.components.sampler, self._known.item_counts
+        table, last = self.model.item_factors_, self._proposal
+        last = last or recall_codewords(self.training.codewords)
+        if not self._quantizes:
+            self._trainer.pull([table])
+            vectors = self.model._item_index().vectors().copy()
+            return sampler.proposal(counts, vectors, seed, last)
         # Biases are known exactly; quantizing them would waste codewords.
+        n = table.shape[1] - 1
         if last is not None:
-            last = last._replace(codewords=last.codewords[:, :-1])
-        vectors = np.ascontiguousarray(items[:, :-1])
-        proposal = sampler.proposal(
-            self._known.item_counts, vectors, seed, last, offsets=items[:, -1]
-        )
-        codewords = proposal.codewords
-        return proposal._replace(
-            codewords=np.column_stack([codewords, np.zeros(len(codewords), dtype=np.float32)])
-        )
+            last = last._replace(codewords=last.codewords[:, :n])
+        codewords, codes = self._quantize(table, n, seed, last)
+        codewords = np.pad(codewords, [(0, 0), (0, 1)])
+        offsets = self._trainer.take(table, slice(None), slice(n, None))[:, 0]
+        return sampler.proposal_of_codes(counts, codewords, codes, offsets=offsets)
 
     def _train(self, users, epoch, kl_weight, step):
         """Train on one batch of users; return its loss and the weight of its interactions."""
