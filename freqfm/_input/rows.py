@@ -7,6 +7,12 @@ from scipy import sparse
 _ENTRIES = 1 << 18
 
 
+def slices(n, size):
+    """Yield slices of so many numbers each that divide ``range(n)``; the last may be shorter."""
+    for begin in range(0, n, size):
+        yield slice(begin, min(begin + size, n))
+
+
 def concatenated_ranges(starts, lengths):
     """Return the integers of several ranges, by where each starts and how many it has."""
     ends = np.cumsum(lengths)
@@ -45,11 +51,10 @@ def take_rows(X, rows):
     np.cumsum(X.indptr[rows + 1] - X.indptr[rows], out=indptr[1:])
     indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
     step = max(1, _ENTRIES * len(rows) // max(1, len(data)))
-    for first in range(0, len(rows), step):
-        chunk = slice(first, first + step)
-        lengths = np.diff(indptr[first : first + step + 1])
+    for chunk in slices(len(rows), step):
+        lengths = np.diff(indptr[chunk.start : chunk.stop + 1])
         at = concatenated_ranges(X.indptr[rows[chunk]], lengths)
-        part = slice(indptr[first], indptr[first] + len(at))
+        part = slice(indptr[chunk.start], indptr[chunk.stop])
         indices[part], data[part] = X.indices[at], X.data[at]
     return csr_of(data, indices, indptr, (len(rows), X.shape[1]))
 

@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from freqfm._input.frames import as_native
 from freqfm._input.ids import check_present
-from freqfm._input.rows import csr_of, take_rows, with_one_index_type
+from freqfm._input.rows import csr_of, slices, take_rows, with_one_index_type
 from freqfm._messages import cut, shown
 from freqfm._threads import available_threads, cores
 from freqfm._warnings import warn_once, warn_user
@@ -518,18 +518,17 @@ def count_columns(X, weight=None, rows=None):
     """
     counts = np.zeros(X.shape[1], dtype=np.int64 if weight is None else np.float64)
     if weight is None:
-        for begin in range(0, X.nnz, _ENTRIES):
-            np.add.at(counts, X.indices[begin : begin + _ENTRIES], 1)
+        for part in slices(X.nnz, _ENTRIES):
+            np.add.at(counts, X.indices[part], 1)
         return counts
     n_rows = X.shape[0] if rows is None else len(rows)
     step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
-    for first in range(0, n_rows, step):
+    for chunk in slices(n_rows, step):
         if rows is None:
-            chunk = slice(first, first + step)
-            indptr = X.indptr[first : first + step + 1]
+            indptr = X.indptr[chunk.start : chunk.stop + 1]
             indices = X.indices[indptr[0] : indptr[-1]]
         else:
-            chunk = rows[first : first + step]
+            chunk = rows[chunk]
             part = take_rows(X, chunk)
             indptr, indices = part.indptr, part.indices
         # In the order of the entries, for chunks of any size.
@@ -643,8 +642,7 @@ def warn_of_large_values(estimator, X):
     if not X.nnz or max(X.data.max(), -X.data.min()) <= _LARGE:
         return
     squares = np.zeros(X.shape[1])
-    for begin in range(0, X.nnz, _ENTRIES):
-        chunk = slice(begin, begin + _ENTRIES)
+    for chunk in slices(X.nnz, _ENTRIES):
         np.add.at(squares, X.indices[chunk], np.square(X.data[chunk], dtype=np.float64))
     means = squares / np.maximum(count_columns(X), 1)
     large = np.flatnonzero(means > _LARGE**2)

@@ -21,7 +21,7 @@ from freqfm._input.cells import read_cells
 from freqfm._input.field_rows import FieldRows
 from freqfm._input.frames import is_frame
 from freqfm._input.ids import check_present
-from freqfm._input.rows import stack_rows, take_rows, with_one_index_type
+from freqfm._input.rows import slices, stack_rows, take_rows, with_one_index_type
 from freqfm._input.validation import as_float_csr, check_integer, widen
 from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_once
@@ -254,11 +254,10 @@ class RowStream:
                 raise ValueError(f"X has {X.shape[0]} rows, but y or sample_weight {len(array)}.")
         size = _chunk_size(options)
 
-        def part(begin):
-            end = min(begin + size, X.shape[0])
-            return lambda: iter([(slice_csr(X, begin, end), *(a[begin:end] for a in arrays))])
+        def part(rows):
+            return lambda: iter([_part((X, *arrays), rows)])
 
-        parts = [part(begin) for begin in range(0, X.shape[0], size)]
+        parts = list(map(part, slices(X.shape[0], size)))
         return cls(parts, **{"n_rows": X.shape[0], **options})
 
     def __iter__(self):
@@ -325,9 +324,8 @@ class RowStream:
         for X, *others in _rechunked(blocks, self.buffer_size or 4 * self.chunk_size):
             order = rng.permutation(X.shape[0])
             X, others = take_rows(X, order), [values[order] for values in others]
-            for begin in range(0, X.shape[0], self.chunk_size):
-                end = min(begin + self.chunk_size, X.shape[0])
-                yield (slice_csr(X, begin, end), *(values[begin:end] for values in others))
+            for rows in slices(X.shape[0], self.chunk_size):
+                yield _part((X, *others), rows)
 
     def _encoded(self, block, learn):
         """Return a block with X in CSR format."""
@@ -463,10 +461,10 @@ def _rechunked(blocks, size):
         begin = 0
         while n_waiting + n - begin >= size:
             end = begin + size - n_waiting
-            yield _joined([*waiting, _part(block, begin, end)])
+            yield _joined([*waiting, _part(block, slice(begin, end))])
             waiting, n_waiting, begin = [], 0, end
         if begin < n:
-            waiting.append(_part(block, begin, n))
+            waiting.append(_part(block, slice(begin, n)))
             n_waiting += n - begin
     if waiting:
         yield _joined(waiting)
@@ -478,9 +476,9 @@ def _kind(targets):
     return "number" if first.dtype.kind in "biuf" else first.dtype.kind
 
 
-def _part(block, begin, end):
+def _part(block, rows):
     X, *others = block
-    return slice_csr(X, begin, end), *(values[begin:end] for values in others)
+    return slice_csr(X, rows.start, rows.stop), *(values[rows] for values in others)
 
 
 def _joined(blocks):

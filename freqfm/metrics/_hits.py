@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._input.rows import split_signs, with_one_index_type
+from freqfm._input.rows import slices, split_signs, with_one_index_type
 from freqfm._input.validation import as_array, canonical_csr, check_count, checked_csr
 
 # Rankings that are looked up at once, each place taking some 40 bytes.
@@ -51,11 +51,9 @@ def find_hits(relevant, ranked, k=None, disliked=False):
     n_users, n_items = relevant.shape
     ranked = check_ranked(ranked, n_items, k, n_users)
     stored, places = with_one_index_type(relevant), np.zeros(ranked.shape, dtype=bool)
-    for first in range(0, n_users, _USERS_AT_ONCE):
-        part = ranked[first : first + _USERS_AT_ONCE].astype(np.int64)
-        users = np.arange(first, first + len(part))[:, None]
-        found = stored[users, np.maximum(part, 0)].toarray() != 0
-        places[first : first + len(part)] = found & (part >= 0)
+    for rows in slices(n_users, _USERS_AT_ONCE):
+        part, users = ranked[rows].astype(np.int64), np.arange(rows.start, rows.stop)[:, None]
+        places[rows] = (stored[users, np.maximum(part, 0)].toarray() != 0) & (part >= 0)
     return Hits(places, ranked, np.diff(relevant.indptr), n_items)
 
 

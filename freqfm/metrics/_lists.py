@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from freqfm._input.item_tables import category_shares, history_shares, number_table
+from freqfm._input.rows import slices
 from freqfm._input.validation import check_count
 from freqfm.metrics._formulas import check_item_counts, mean
 from freqfm.metrics._hits import check_ranked
@@ -196,8 +197,7 @@ def diversity_at_k(
     squares = np.asarray(units.power(2).sum(axis=1)).ravel()
     # The sum of the cosines of all pairs: |sum of unit vectors|^2 minus the squares of each.
     cosines = -np.where(given, squares[ranked], 0.0).sum(axis=1)
-    for first in range(0, len(ranked), _USERS_AT_ONCE):
-        part = slice(first, first + _USERS_AT_ONCE)
+    for part in slices(len(ranked), _USERS_AT_ONCE):
         rows, places = np.nonzero(given[part])
         items = ranked[part][rows, places]
         chosen = sparse.csr_array(
@@ -265,8 +265,7 @@ def miscalibration_at_k(
     lists = sparse.csr_array((1 / given[rows], (rows, ranked[rows, places])), shape=history.shape)
     divergences = np.full(len(ranked), np.nan)
     step = max(1, _SHARES_AT_ONCE // shares.shape[1])
-    for first in range(0, len(ranked), step):
-        part = slice(first, first + step)
+    for part in slices(len(ranked), step):
         p, q = ((of[part] @ shares).toarray() for of in (history, lists))
         p /= np.where(p.any(axis=1), p.sum(axis=1), 1)[:, np.newaxis]
         p_or_1, mixed = np.where(p > 0, p, 1), (1 - SMOOTHING) * q + SMOOTHING * p

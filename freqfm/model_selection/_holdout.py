@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import InvalidParameterError
 
 from freqfm._input.frames import is_frame
 from freqfm._input.interactions import InteractionTable, with_groups
-from freqfm._input.rows import with_one_index_type
+from freqfm._input.rows import slices, with_one_index_type
 from freqfm._input.validation import (
     check_integer,
     checked_csr,
@@ -294,15 +294,14 @@ def _choose(X, keys, fraction, min_history):
     chosen = np.zeros(X.nnz, dtype=bool)
     # Part by part: a part takes about 50 bytes for each of its entries.
     step = max(1, _ENTRIES * len(lengths) // max(1, X.nnz))
-    for first in range(0, len(lengths), step):
-        of_rows = lengths[first : first + step]
-        begin, end = X.indptr[first], X.indptr[first + len(of_rows)]
+    for part in slices(len(lengths), step):
+        of_rows, begin, end = lengths[part], X.indptr[part.start], X.indptr[part.stop]
         rows = np.repeat(np.arange(len(of_rows), dtype=np.uint64), of_rows)
         # Sorting row and half a key as one number takes an eighth of the time of a lexsort. The
         # sort is stable: of equal halves the lower column comes first, wherever the row is.
         order = np.argsort(rows << _HALF | keys[begin:end] >> _HALF, kind="stable")
         rank = np.arange(len(rows)) - np.repeat(np.cumsum(of_rows) - of_rows, of_rows)
-        chosen[begin:end][order] = rank < np.repeat(wanted[first : first + step], of_rows)
+        chosen[begin:end][order] = rank < np.repeat(wanted[part], of_rows)
     return chosen
 
 

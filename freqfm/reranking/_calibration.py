@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from freqfm._input.item_tables import category_shares, history_shares
-from freqfm._input.rows import concatenated_ranges
+from freqfm._input.rows import concatenated_ranges, slices
 from freqfm._input.validation import check_number
 from freqfm.metrics._lists import SMOOTHING
 from freqfm.reranking._lists import Given
@@ -102,8 +102,7 @@ def calibrate(
     lists = given.lists()
     chosen = np.full((n, k), -1, dtype=np.int32)
     step = max(1, _AT_ONCE // (lists.items.shape[1] + shares.shape[1]))
-    for begin in range(0, n, step):
-        part = slice(begin, begin + step)
+    for part in slices(n, step):
         wanted = (history[part] @ shares).toarray()
         totals = wanted.sum(axis=1, keepdims=True)
         wanted /= np.where(totals > 0, totals, 1)

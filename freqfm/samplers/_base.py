@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from freqfm import backends
 from freqfm._components import Component
+from freqfm._input.rows import slices
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
@@ -280,8 +281,7 @@ class UncorrectedSampler(QuerySampler):
         ids, log_q = super().sample(queries, n, random_state=random_state)
         queries = self._check_queries(queries)
         step = max(1, _PAIRS // self.proposal_.n_items)
-        for start in range(0, len(queries), step):
-            rows = slice(start, start + step)
+        for rows in slices(len(queries), step):
             log_q[rows] = np.take_along_axis(self.log_proba(queries[rows]), ids[rows], axis=1)
         return ids, log_q
 

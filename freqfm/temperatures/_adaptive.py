@@ -9,6 +9,7 @@ from scipy.special import lambertw
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE
+from freqfm._input.rows import slices
 from freqfm.temperatures._base import Temperature
 
 # The authors' code excludes the users with the fewest items, a fifth of all.
@@ -160,8 +161,7 @@ class AdapTau0(Temperature):
             return log_odds / self.warm_up_gap
         items = snapshot.items
         positive, total = 0.0, np.zeros(items.shape[1])
-        for begin in range(0, len(active), _USERS):
-            rows = slice(begin, begin + _USERS)
+        for rows in slices(len(active), _USERS):
             vectors = snapshot.users[rows][active[rows]]
             sums = _sum_items(snapshot.X, rows, items)[active[rows]]
             positive += np.einsum("uf,uf->", vectors, sums, dtype=np.float64)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
+from freqfm._input.rows import slices
 from freqfm.temperatures._base import Temperature
 from freqfm.temperatures._learned import adam_step
 
@@ -82,8 +83,7 @@ class CuTau(Temperature):
             state[0, -1] += 1
             step, means[:], squares[:] = adam_step(gradient, means, squares, state[0, -1])
             weights -= self.learning_rate * step
-        for begin in range(0, len(users), _USERS):
-            rows = slice(begin, begin + _USERS)
+        for rows in slices(len(users), _USERS):
             log_inverse, _ = self._forward(weights, users[rows])
             inverse[rows] = np.exp(log_inverse)[:, None] / self.initial
 
@@ -105,8 +105,7 @@ class CuTau(Temperature):
         gradient = np.zeros_like(weights)
         of_hidden, of_bias, of_output, of_constant = self._layers(gradient, users.shape[1])
         output = self._layers(weights, users.shape[1])[2]
-        for begin in range(0, len(users), _USERS):
-            rows = slice(begin, begin + _USERS)
+        for rows in slices(len(users), _USERS):
             _, layer = self._forward(weights, users[rows])
             by_output = by_log_inverse[rows]
             by_layer = by_output[:, None] * output * (1 - layer**2)

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import POSITIVE_INTEGER, OwnConstraints, name_to_instance
 from freqfm._input.matrix_input import refuse_table
-from freqfm._input.rows import split_signs, take_rows
+from freqfm._input.rows import slices, split_signs, take_rows
 from freqfm._input.validation import (
     LearnedArrays,
     as_array,
@@ -458,8 +458,8 @@ class BaseRecommender(
         if table is None:
             table = self._vectors_to_differ(index)
         step = max(1, _PLACES // pool.n)
-        for begin in range(0, shape[0], step):
-            part = np.arange(begin, min(begin + step, shape[0]))
+        for part in slices(shape[0], step):
+            part = np.arange(part.start, part.stop)
             found, of_found = self._find_best(queries.of(part), pool.of(part), index, counts)
             lists = RankedLists(found.astype(np.int32), relevances(found, of_found))
             n_threads = count_threads(self.n_jobs)

@@ -9,7 +9,7 @@ from scipy import sparse
 from freqfm import backends
 from freqfm._dense import unit_rows
 from freqfm._input.item_tables import number_table
-from freqfm._input.rows import take_rows
+from freqfm._input.rows import slices, take_rows
 from freqfm._input.validation import (
     canonical_csr,
     check_count,
@@ -186,8 +186,7 @@ class VectorIndex(NamedTuple):
         """Return the dot product of ``queries[query_at[i]]`` and row ``rows[i]`` for each i."""
         some, at = np.unique(rows, return_inverse=True)
         vectors, scores = self.vectors(some), np.empty(len(rows), dtype=np.float32)
-        for begin in range(0, len(rows), _PAIRS):
-            part = slice(begin, begin + _PAIRS)
+        for part in slices(len(rows), _PAIRS):
             pair = queries[query_at[part]], vectors[at[part]]
             if sparse.issparse(vectors):
                 scores[part] = pair[0].multiply(pair[1]).sum(axis=1)
@@ -225,8 +224,8 @@ def sparse_top_k(
     queries, columns = rows_of(queries), rows_of(items.T.tocsr())
     hidden, of_each = _candidates(exclude, n_queries), _candidates(candidates_of_each, n_queries)
     step = max(1, n_queries // _REPORTED_PARTS if report else n_queries)
-    for begin in range(0, n_queries, step):
-        part, bounds = slice(begin, begin + step), slice(begin, begin + step + 1)
+    for part in slices(n_queries, step):
+        bounds = slice(part.start, part.stop + 1)
         lists = ItemLists(
             allowed,
             hidden._replace(indptr=hidden.indptr[bounds]),
@@ -237,7 +236,7 @@ def sparse_top_k(
         best = backends.get("cpu").sparse_top_k(some, columns, n_kept, lists, n_threads)
         found[part, :n_kept], scores[part, :n_kept] = best
         if report:
-            report(min(begin + step, n_queries))
+            report(part.stop)
     return found, scores
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import Bunch
 
-from freqfm._input.rows import concatenated_ranges, with_one_index_type
+from freqfm._input.rows import concatenated_ranges, slices, with_one_index_type
 from freqfm._input.validation import check_count, kernel_csr, validate_rows
 from freqfm.backends.base import Tower
 from freqfm.estimators.fm.explanations.columns import feature_names as checked_names
@@ -76,8 +76,8 @@ def _all_pairs(n_features):
             f"compared; give rows as X, and only pairs that occur in them are."
         )
     step = max(1, _PAIRS_AT_ONCE // n_features)
-    for begin in range(0, n_features, step):
-        first = np.arange(begin, min(begin + step, n_features))
+    for part in slices(n_features, step):
+        first = np.arange(part.start, part.stop)
         n_others = n_features - 1 - first
         second = concatenated_ranges(first + 1, n_others)
         pairs = np.column_stack([np.repeat(first, n_others), second])
@@ -88,8 +88,7 @@ def _pairs_of_rows(X):
     """Yield the pairs that occur together in rows, with the mean of their |x_i x_j|."""
     X = sparse.csr_array((np.abs(X.data, dtype=np.float64), X.indices, X.indptr), shape=X.shape)
     means = sparse.coo_array(sparse.triu(X.T @ X, k=1)) / X.shape[0]
-    for begin in range(0, means.nnz, _PAIRS_AT_ONCE):
-        part = slice(begin, begin + _PAIRS_AT_ONCE)
+    for part in slices(means.nnz, _PAIRS_AT_ONCE):
         yield np.column_stack([means.row[part], means.col[part]]), means.data[part]
 
 

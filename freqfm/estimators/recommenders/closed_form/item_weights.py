@@ -7,7 +7,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
-from freqfm._input.rows import split_signs, with_one_index_type
+from freqfm._input.rows import slices, split_signs, with_one_index_type
 from freqfm._input.validation import canonical_csr
 from freqfm._signals import release_signals
 from freqfm._threads import single_threaded_blas
@@ -174,13 +174,13 @@ def run_blocks(run, n_items, step, *, n_threads, verbose, phase):
 
     An exception, such as that of Ctrl-C, waits for the calls that have begun and for no others.
     """
-    blocks = [slice(begin, min(begin + step, n_items)) for begin in range(0, n_items, step)]
+    parts = list(slices(n_items, step))
     pool = ThreadPoolExecutor(n_threads)
     with single_threaded_blas(), announced_parts(verbose, phase, n_items, "item") as report:
         try:
-            calls = map(run, blocks) if n_threads == 1 else pool.map(run, blocks)
-            for block, _ in zip(blocks, calls, strict=True):
-                report(block.stop)
+            calls = map(run, parts) if n_threads == 1 else pool.map(run, parts)
+            for part, _ in zip(parts, calls, strict=True):
+                report(part.stop)
         finally:
             pool.shutdown(cancel_futures=True)
 
