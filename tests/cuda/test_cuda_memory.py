@@ -113,7 +113,7 @@ def test_weights_are_not_moved_in_each_epoch(fit_on, name):
         model = fit_on(device, clone(MODELS[name]).set_params(max_iter=max_iter), *data_of(name))
         copied.append(device.n_copied)
     tables = [model.item_factors_ if name == "als" else getattr(model, "factors_", None)]
-    if hasattr(model, "_tables"):
+    if isinstance(model, (MFRecommender, FastVAERecommender)):
         tables = model._tables().values()
     # What looks at the items' vectors in each epoch gets them, but not the optimizer's state. Codes
     # of items, and a sampler's proposal by these, are longer than vectors of three numbers.
