@@ -30,7 +30,8 @@ from freqfm import (
     backends,
 )
 from freqfm.backbones import LightGCN
-from freqfm.backends.base import DeviceUnavailableError, FoldInProblem, Histories
+from freqfm.backends.base import DeviceUnavailableError, FoldInProblem, Histories, Trainer
+from freqfm.backends.cuda.memory import DeviceTrainer
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.exceptions import DivergenceError
 from freqfm.optimizers import Adam
@@ -202,6 +203,21 @@ def test_recommenders_have_the_same_bits_on_any_grid(name, monkeypatch):
         for name, array in fitted[0]._tables().items():
             assert_array_equal(other._tables()[name], array, err_msg=name)
         assert_array_equal(other.loss_curve_, fitted[0].loss_curve_)
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_codes_of_many_rows_agree(unit, monkeypatch):
+    table = np.random.default_rng(0).normal(size=(100_000, 65)).astype(np.float32)
+    options = 2, 64, 0, None
+    codewords, expected = Trainer().quantize(table, 64, unit, options)
+    found = []
+    for blocks in (None, 7):
+        monkeypatch.setattr(GPU.device, "most_blocks", blocks)
+        found.append(DeviceTrainer(GPU.device).quantize(table, 64, unit, options))
+        assert_array_equal(found[-1][0], codewords)
+    assert_array_equal(found[0][1], found[1][1])
+    # Rounding decides where two codewords are as near.
+    assert np.mean(found[0][1] != expected) < 1e-4
 
 
 @pytest.mark.parametrize("k", [1, 33, 90])
