@@ -10,7 +10,15 @@ from reference.numpy_backend import NumpyBackend
 from reference.numpy_backend import deepfm as reference
 from scipy import sparse
 from sklearn.base import clone, is_classifier
-from test_numpy_backend import OPTIMIZERS, assert_near, covering, fit_both, label, use  # noqa: F401
+from test_numpy_backend import (  # noqa: F401
+    OPTIMIZERS,
+    assert_near,
+    covering,
+    fit_both,
+    fit_machines_that_agree,
+    label,
+    use,
+)
 
 from freqfm import DeepFMClassifier, DeepFMRegressor, NFMClassifier, NFMRegressor, backends
 from freqfm._input.validation import canonical_csr
@@ -69,13 +77,8 @@ def test_training_equals_the_reference(use, case):  # noqa: F811
     (cls, classes), weighted = case.pop("model"), case.pop("weighted")
     X, y = rows(classes=classes)
     weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if weighted else None
-    cpu, numpy = fit_both(
-        use, model_of(cls, **case.pop("params"), **case), X, y, sample_weight=weight
-    )
-    for name in (*cpu._weight_names, "loss_curve_", "validation_scores_"):
-        assert_near(getattr(numpy, name), getattr(cpu, name), name)
-    scores = "decision_function" if cls is DeepFMClassifier else "predict"
-    assert_near(getattr(numpy, scores)(X), getattr(cpu, scores)(X), scores)
+    model = model_of(cls, **case.pop("params"), **case)
+    fit_machines_that_agree(use, model, X, y, sample_weight=weight)
 
 
 @each(
@@ -88,12 +91,7 @@ def test_training_equals_the_reference(use, case):  # noqa: F811
 )
 def test_training_without_pairs_equals_the_reference(use, model, params):  # noqa: F811
     cls, classes = model
-    X, y = rows(classes=classes)
-    cpu, numpy = fit_both(use, model_of(cls, **params), X, y)
-    for name in (*cpu._weight_names, "loss_curve_"):
-        assert_near(getattr(numpy, name), getattr(cpu, name), name)
-    scores = "decision_function" if cls is NFMClassifier else "predict"
-    assert_near(getattr(numpy, scores)(X), getattr(cpu, scores)(X), scores)
+    fit_machines_that_agree(use, model_of(cls, **params), *rows(classes=classes))
 
 
 @BOTH_INPUTS

@@ -141,6 +141,16 @@ def rows(model):
     return sparse.csr_array(X.astype(np.float32)), y
 
 
+def fit_machines_that_agree(use, model, X, y, **options):
+    """Fit a machine by both backends, compare the models, and return that of the CPU."""
+    cpu, reference = fit_both(use, model, X, y, **options)
+    for name in (*cpu._weight_names, "loss_curve_", "validation_scores_"):
+        assert_near(getattr(reference, name), getattr(cpu, name), name)
+    scores = "decision_function" if hasattr(cpu, "decision_function") else "predict"
+    assert_near(getattr(reference, scores)(X), getattr(cpu, scores)(X), scores)
+    return cpu
+
+
 @pytest.mark.parametrize(
     "case",
     covering(
@@ -164,11 +174,7 @@ def test_factorization_machines_agree(use, case):
         random_state=0, **case["params"],
     )  # fmt: skip
     weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if case["weighted"] else None
-    cpu, reference = fit_both(use, model, X, y, sample_weight=weight)
-    for name in (*cpu._weight_names, "loss_curve_", "validation_scores_"):
-        assert_near(getattr(reference, name), getattr(cpu, name), name)
-    scores = "decision_function" if hasattr(cpu, "decision_function") else "predict"
-    assert_near(getattr(reference, scores)(X), getattr(cpu, scores)(X), scores)
+    fit_machines_that_agree(use, model, X, y, sample_weight=weight)
 
 
 def test_large_sets_are_visited_in_the_same_blocks(use):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import PENALTIES, assert_same_model
+from helpers import assert_same_model
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.compose import ColumnTransformer, make_column_transformer
@@ -10,7 +10,6 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor, column_fields
 from freqfm.datasets import IncrementalOneHotEncoder
@@ -22,21 +21,6 @@ FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
 def model_of(cls=DeepFMClassifier, **params):
     small = {"n_components": 3, "hidden_layer_sizes": (5, 4), "max_iter": 2, "random_state": 0}
     return cls(**{**small, **params})
-
-
-@pytest.mark.parametrize(
-    "cls", [DeepFMClassifier, pytest.param(DeepFMRegressor, marks=pytest.mark.slow)]
-)
-def test_sklearn_compatible(cls):
-    checks = [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")]
-    reason = (
-        "dropout draws for every row, also for a repeated one; see test_a_weight_is_so_many_rows"
-    )
-    check_estimator(
-        cls(3, hidden_layer_sizes=(8,), max_iter=10, **PENALTIES),
-        on_skip=None,
-        expected_failed_checks=dict.fromkeys(checks, reason),
-    )
 
 
 # What it is.

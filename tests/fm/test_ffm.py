@@ -4,13 +4,12 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import PENALTIES, assert_same_model
+from helpers import assert_same_model, each
 from numpy.testing import assert_array_equal
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
-from sklearn.utils.estimator_checks import check_estimator
 
-from freqfm import FFMClassifier, FFMRegressor, FMClassifier, column_fields
+from freqfm import FFMClassifier, FFMRegressor, FMClassifier, FwFMRegressor, column_fields
 
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
 BOTH = pytest.mark.parametrize("cls", [FFMClassifier, FFMRegressor])
@@ -18,11 +17,6 @@ BOTH = pytest.mark.parametrize("cls", [FFMClassifier, FFMRegressor])
 
 def model_of(cls=FFMClassifier, **params):
     return cls(**{"n_components": 3, "fields": FIELDS, "max_iter": 2, "random_state": 0, **params})
-
-
-@pytest.mark.parametrize("cls", [FFMClassifier, pytest.param(FFMRegressor, marks=pytest.mark.slow)])
-def test_sklearn_compatible(cls):
-    check_estimator(cls(3, max_iter=10, **PENALTIES), on_skip=None)
 
 
 def clicks_by_field(n=6000):
@@ -64,13 +58,14 @@ def test_fields_are_numbered_and_may_be_strings(log):
     assert model.factors_.shape == (3, 410, 3, 3)
 
 
-def test_without_fields_each_column_is_one():
+@each("cls", [FFMRegressor, FwFMRegressor])
+def test_without_fields_each_column_is_one(cls):
     X = np.random.default_rng(0).standard_normal((500, 4))
     one, other = (
-        model_of(FFMRegressor, fields=fields).fit(X, X[:, 0] * X[:, 1])
-        for fields in (None, list("abcd"))
+        model_of(cls, fields=fields).fit(X, X[:, 0] * X[:, 1]) for fields in (None, list("abcd"))
     )
     assert_same_model(one, other)
+    assert_array_equal(getattr(one, "_dense", ()), getattr(other, "_dense", ()))
     assert_array_equal(one.fields_, np.arange(4))
 
 

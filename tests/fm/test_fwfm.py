@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from helpers import PENALTIES, assert_same_model
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import load_iris
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import FMClassifier, FwFMClassifier, FwFMRegressor, column_fields
 from freqfm.optimizers import Adam
@@ -18,13 +16,6 @@ FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
 
 def model_of(cls=FwFMClassifier, **params):
     return cls(**{"n_components": 3, "fields": FIELDS, "max_iter": 2, "random_state": 0, **params})
-
-
-@pytest.mark.parametrize(
-    "cls", [FwFMClassifier, pytest.param(FwFMRegressor, marks=pytest.mark.slow)]
-)
-def test_sklearn_compatible(cls):
-    check_estimator(cls(3, max_iter=10, **PENALTIES), on_skip=None)
 
 
 # What it is.
@@ -75,16 +66,6 @@ def test_attributes_have_the_documented_shapes(log):
     assert_array_equal(model.field_weights_, model.field_weights_.transpose(0, 2, 1))
     with pytest.raises(AttributeError, match="no field_weights_ before fit"):
         _ = FwFMClassifier().field_weights_
-
-
-def test_without_fields_each_column_is_one():
-    X = np.random.default_rng(0).standard_normal((500, 4))
-    one, other = (
-        model_of(FwFMRegressor, fields=fields).fit(X, X[:, 0] * X[:, 1])
-        for fields in (None, list("abcd"))
-    )
-    assert_same_model(one, other)
-    assert_array_equal(one.field_weights_, other.field_weights_)
 
 
 def test_penalties_draw_weights_towards_one(log):

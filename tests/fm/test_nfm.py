@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from helpers import PENALTIES, assert_same_model, each
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import (
     DeepFMClassifier,
@@ -25,18 +24,6 @@ PAIRS = [(NFMClassifier, DeepFMClassifier), (NFMRegressor, DeepFMRegressor)]
 def model_of(cls=NFMClassifier, **params):
     small = {"n_components": 3, "hidden_layer_sizes": (5,), "max_iter": 2, "random_state": 0}
     return cls(**{**small, **PENALTIES, **params})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cls", [NFMClassifier, NFMRegressor])
-def test_sklearn_compatible(cls):
-    checks = [f"check_sample_weight_equivalence_on_{kind}_data" for kind in ("dense", "sparse")]
-    reason = "dropout draws for every row, also for a repeated one"
-    check_estimator(
-        cls(**PENALTIES),
-        on_skip=None,
-        expected_failed_checks=dict.fromkeys(checks, reason),
-    )
 
 
 def test_scores_are_linear_terms_and_layers_on_pooled_interactions(log):

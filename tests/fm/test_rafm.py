@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import PENALTIES, assert_same_model, each
+from helpers import assert_same_model, each
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_iris
@@ -12,28 +12,11 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm.datasets import make_clicks
 from freqfm.estimators.fm.factors.layout import assign_levels
 from freqfm.optimizers import Adam
-
-
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        RaFMClassifier(max_iter=20, **PENALTIES),
-        pytest.param(RaFMRegressor(max_iter=20), marks=pytest.mark.slow),
-        pytest.param(
-            RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=10),
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=repr,
-)
-def test_sklearn_compatible(estimator):
-    check_estimator(estimator, on_skip=None)
 
 
 def test_planted_interactions_beat_the_linear_part():
