@@ -34,6 +34,10 @@ class TermBatch(NamedTuple):
     pair_users: np.ndarray  #: (n_pairs,), of each positive, its user's place in ``users``
     pair_items: np.ndarray  #: (n_pairs,), its item's place in ``items``
     pair_weights: np.ndarray  #: (n_pairs,), float32
+    #: (n_negatives,), of each negative its place in ``items``, without items that the user has;
+    #: None if negatives are not drawn for each positive.
+    negative_items: np.ndarray | None = None
+    negative_pairs: np.ndarray | None = None  #: likewise, which of the pairs it was drawn for
     epoch: int = 0  #: number of the epoch, from 0 on
     generator: np.random.Generator | None = None  #: of this epoch, batch and term
     user_counts: np.ndarray | None = None  #: (n_users,), interactions of all users of the model

@@ -263,8 +263,9 @@ class MFRecommender(OnCluster, mf.MFRecommender):
                 f"freqfm.MFRecommender on one machine."
             )
         if components.auxiliary:
+            axis = "loss" if components.loss in components.auxiliary else "auxiliary"
             raise ValueError(
-                f"auxiliary={shown(self.auxiliary)} does not train on a cluster; leave it at None, "
+                f"{axis}={shown(getattr(self, axis))} does not train on a cluster; leave it out, "
                 f"or use freqfm.MFRecommender on one machine."
             )
         if components.initializer.needs_interactions:

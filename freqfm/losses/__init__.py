@@ -4,6 +4,7 @@ Factorization machines compare one score with one target; recommenders compare t
 user's items with those of others.
 """
 
+from freqfm.losses._macr import MACR
 from freqfm.losses._pointwise import Huber, LogLoss, Loss, Poisson, Quantile, SquaredError
 from freqfm.losses._ranking import (
     BPR,
@@ -18,6 +19,7 @@ from freqfm.losses._ranking import (
     SLatK,
     Softmax,
 )
+from freqfm.losses._vectors import VectorLoss
 
 __all__ = [
     "BPR",
@@ -25,6 +27,7 @@ __all__ = [
     "CCL",
     "CLASS_LOSSES",
     "LOSSES",
+    "MACR",
     "MAWU",
     "PSL",
     "RANKING_LOSSES",
@@ -41,6 +44,7 @@ __all__ = [
     "SLatK",
     "Softmax",
     "SquaredError",
+    "VectorLoss",
 ]
 
 #: Losses of factorization machines: for classes, and for real numbers.
@@ -59,4 +63,5 @@ RANKING_LOSSES = {
     "warp": WARP,
     "directau": DirectAU,
     "mawu": MAWU,
+    "macr": MACR,
 }

@@ -60,6 +60,8 @@ class RankingLoss(Component):
         "fold_in_pairwise",
         "fold_in_inverse_temperatures",
     )
+    #: Of a ``VectorLoss``: how many of the last numbers of a vector are no coordinates.
+    n_parts = 0
 
     #: Name under which backends find the kernel, for instance "softmax".
     family: str

@@ -368,6 +368,8 @@ def test_recommender_of_several_shards(client, histories):
         fdask.MFRecommender(temperature="cu_tau", **params).fit(X)
     with pytest.raises(ValueError, match="auxiliary='simgcl' does not train on a cluster"):
         fdask.MFRecommender(n_shards=2, auxiliary="simgcl", **params).fit(X)
+    with pytest.raises(ValueError, match="loss='macr' does not train on a cluster"):
+        fdask.MFRecommender(n_shards=2, loss="macr").fit(X)
     with pytest.raises(ValueError, match="temperature='adap_tau0' keeps a state"):
         fdask.MFRecommender(n_shards=2, loss="softmax", temperature="adap_tau0", **params).fit(X)
 

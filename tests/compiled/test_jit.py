@@ -47,7 +47,7 @@ from freqfm.backends.cpu.tables import apply_gradients
 from freqfm.backends.cpu import backend, team
 from freqfm.backends.cpu.team import Team
 from freqfm.estimators.fm.targets import base_score, expect, mean_loss
-from freqfm.losses import RANKING_LOSSES, Loss, LogLoss, Softmax, SquaredError
+from freqfm.losses import RANKING_LOSSES, Loss, LogLoss, Softmax, SquaredError, VectorLoss
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam
 from freqfm.samplers import DNS, SAMPLERS, Popularity, Uniform
 from freqfm.temperatures import TEMPERATURES
@@ -150,8 +150,9 @@ def use_recommenders():
     # Kernels that nothing else needs.
     always = [{"loss": "bpr", "negative_sampler": DNS(refresh=2)}, {"backbone": "lightgcn"}]
     ways += [{"temperature": t} for t in [0.1, *TEMPERATURES]]
-    ways += [{"loss": loss} for loss in [*RANKING_LOSSES, Softmax(include_positive=True)]]
-    ways += [{"loss": loss, "weight_decay": 0.1} for loss in RANKING_LOSSES]
+    compiled = [loss for loss, cls in RANKING_LOSSES.items() if not issubclass(cls, VectorLoss)]
+    ways += [{"loss": loss} for loss in [*compiled, Softmax(include_positive=True)]]
+    ways += [{"loss": loss, "weight_decay": 0.1} for loss in compiled]
     needing_data = "features", "context"
     backbones = [Features(item_features=X.T), Context(context=X)]
     backbones += [n for n in BACKBONES if n not in needing_data]

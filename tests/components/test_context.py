@@ -142,7 +142,7 @@ def share_found(model):
 
 
 WAYS = [
-    *({"loss": name} for name in RANKING_LOSSES if name not in ("mawu", "warp")),
+    *({"loss": name} for name in RANKING_LOSSES if name not in ("mawu", "warp", "macr")),
     {"loss": "warp", "max_iter": 60},
     {"negative_sampler": "midx_uniform", "loss": "softmax"},
     {"negative_sampler": "in_batch", "temperature": "learned_user", "loss": "softmax"},

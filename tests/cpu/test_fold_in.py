@@ -48,10 +48,17 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
+def coordinates(model, vectors):
+    """Return vectors in float64, with zeros in place of numbers that are no coordinates."""
+    vectors = np.array(vectors, np.float64)
+    vectors[:, vectors.shape[1] - model._n_parts :] = 0
+    return vectors
+
+
 def loss_of(model):
     """Return the loss of a user, by what users know of the model, and the vectors of items."""
     loss = RANKING_LOSSES[model.loss]() if isinstance(model.loss, str) else model.loss
-    users, items = (np.asarray(t, np.float64) for t in (model.user_factors_, model.item_factors_))
+    users, items = (coordinates(model, t) for t in (model.user_factors_, model.item_factors_))
     length = np.sqrt((users**2).sum(axis=1).mean())
     similarity = loss.similarity if model.similarity == "auto" else model.similarity
     if similarity == "cosine":
@@ -77,7 +84,7 @@ def loss_of(model):
 def test_folding_in_is_that_of_the_reference(model):
     others, items, terms = loss_of(model)
     rows = X[[0, 7, 31]]
-    got = unit(model.transform(rows))
+    got = unit(coordinates(model, model.transform(rows)))
     inertia = 0.1 * terms["inverse"] ** 2 * terms["constant"]
     for r in range(3):
         row = slice(*rows.indptr[r : r + 2])
@@ -97,8 +104,8 @@ def test_dislikes_are_pushed_away_as_in_the_reference(model):
     for r, j in ((0, 1), (0, 2), (2, 3)):
         rows[r, j] = -1.5 - r
     rows = rows.tocsr()
-    got = unit(model.transform(rows))
-    length = np.sqrt((model.user_factors_**2).sum(axis=1).mean())
+    got = unit(coordinates(model, model.transform(rows)))
+    length = np.sqrt((coordinates(model, model.user_factors_) ** 2).sum(axis=1).mean())
     of_pair = terms["pairwise"] or reference.mf.PAIR_LOSSES["bpr"]
     inverse = model._inverse_temperatures[:, 0].mean()
     inverse *= 1.0 if model._fold_in.cosine else length
@@ -119,7 +126,7 @@ def test_dislikes_are_pushed_away_as_in_the_reference(model):
 
         expected = reference.mf.fold_in(loss, vectors, shares, inertia * squares, N_STEPS)
         assert_allclose(got[r], expected, atol=1e-4)
-    without = unit(model.transform(rows.maximum(0)))
+    without = unit(coordinates(model, model.transform(rows.maximum(0))))
     changes = abs(got - without).max(axis=1)
     assert changes[0] > 1e-3 and changes[2] > 1e-3 and changes[1] == 0
     told = model.explain(0, 3, X=rows)
@@ -183,7 +190,7 @@ def test_explanations_take_the_pulls_of_the_loss(model):
     told = model.explain(0, 3, X=X[[7]])
     row = X[[7]]
     shares = row.data.astype(np.float64) / row.data.sum()
-    user = model.transform(row)[0].astype(np.float64)
+    (user,) = coordinates(model, model.transform(row))
     terms["pairwise"] = model._pairwise_loss() if terms["pairwise"] else None
     pulls, push = UserLoss(others, **terms).pulls_and_push(
         user / np.linalg.norm(user), items[row.indices], shares

@@ -81,6 +81,7 @@ MODELS = {
     "mf_auxiliary": MFRecommender(
         **MF, backbone=LightGCN(propagate="batch"), auxiliary=["sgl", NCL(n_clusters=3)], loss="bpr"
     ),
+    "mf_macr": MFRecommender(**MF, loss="macr", early_stopping=True),
     "mf_slatk": MFRecommender(**MF, loss=SLatK(k=3, refresh=3)),
     "mf_midx": MFRecommender(
         **MF, loss=Softmax(include_positive=True), negative_sampler=MIDX(refresh=2)

@@ -122,6 +122,10 @@ class BaseRecommender(
         _, width = learned.array("item_factors_", (self.n_features_in_, None))
         learned.require(width > 0, "item_factors_", "holds no numbers")
 
+    def _item_table(self):
+        """Return the vectors of all items used for ranking."""
+        return self.item_factors_
+
     def _user_table(self):
         """Return the vectors by which users are similar, (n_users, d)."""
         return self._embed(np.arange(self._n_users))
@@ -337,7 +341,7 @@ class BaseRecommender(
 
     def _item_index(self):
         """Return the index that recommendations are found in."""
-        return self._index("items", self.item_factors_, self._unit_columns)
+        return self._index("items", self._item_table(), self._unit_columns)
 
     def _compared(self, axis):
         """Return the index that similar "users" or "items" are found in."""

@@ -54,7 +54,7 @@ from freqfm.estimators.recommenders.mf_trainer import (
 from freqfm.estimators.recommenders.trained import FactorsMixin
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
-from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss
+from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss, VectorLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler
 from freqfm.temperatures import TEMPERATURES, AdapTau, Temperature
@@ -99,37 +99,40 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         ``Context(context=..., users=...)`` the rows of ``X`` are queries, users in a context, and
         those of the model users.
     loss : str or RankingLoss, default="bsl"
-        Such as "softmax", "bsl", "bpr", "warp", "directau", "mawu", "psl", "slatk" or "ccl"; see
-        :mod:`freqfm.losses`. "bsl" is a softmax whose negatives have a little more weight.
+        Such as "softmax", "bsl", "bpr", "warp", "directau", "mawu", "psl", "slatk", "ccl" or
+        "macr"; see :mod:`freqfm.losses`. "bsl" is a softmax whose negatives have a little more
+        weight.
     similarity : {"auto", "cosine", "dot"}, default="auto"
-        The similarity in the loss. "auto" is the dot product for BPR and WARP, and the
+        The similarity in the loss. "auto" is the dot product for BPR, WARP and MACR, and the
         cosine for all others.
     ranking : {"auto", "cosine", "dot"}, default="auto"
-        The similarity in rankings. "auto" is the dot product for BPR, WARP, DirectAU and MAWU, and
-        the cosine for all others, except that it is the dot product with ``similarity="dot"``,
-        ``init="prism"`` and ``negative_sampler=InBatch(corrected=False)``, where lengths matter.
+        The similarity in rankings. "auto" is the dot product for BPR, WARP, MACR, DirectAU and
+        MAWU, and the cosine for all others, except that it is the dot product with
+        ``similarity="dot"``, ``init="prism"`` and ``negative_sampler=InBatch(corrected=False)``,
+        where lengths matter.
     temperature : float, str or Temperature, default=None
         Divisor of the scores: a number, or for instance "density", "adap_tau0", "adap_tau",
         "learned", "learned_user" or "cu_tau"; see :mod:`freqfm.temperatures`. None is "density" for
         BSL, PSL and SL@K, "adap_tau0" for softmax, and 1 for dot products, BPR and WARP. DirectAU,
-        MAWU and CCL have none.
+        MAWU, CCL and MACR have none.
     negative_sampler : str or Sampler, default="auto"
         How negatives are drawn: "auto" or for instance "uniform", "popularity", "in_batch",
         "full", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns",
         "self_adversarial", "aobpr" or "pris"; see :mod:`freqfm.samplers`. "auto" draws by the root
         of the popularity, which is corrected for, for BSL, softmax, PSL and SL@K; uniformly for
-        BPR, WARP, CCL and custom losses of two scores; and not at all for losses without negatives.
-        From "midx_uniform" on, negatives are drawn for each user by the user's scores, for softmax
-        and BSL; BPR and CCL support only the last four of these, WARP only "dns" and "aobpr".
+        BPR, WARP, CCL, MACR and custom losses of two scores; and not at all for losses without
+        negatives. From "midx_uniform" on, negatives are drawn for each user by the user's scores,
+        for softmax and BSL; BPR and CCL support only the last four of these, WARP only "dns" and
+        "aobpr", MACR none.
     n_negatives : int, default=None
         Negatives per batch (shared), per positive, or per block of a user's positives (drawn for
         each user). None is the sampler's default, or else the loss's: 768 for BSL, softmax, PSL and
-        SL@K, but at most 8 times the root of the number of items; 64 for CCL, 10 for WARP, 1 for
-        BPR, but 5 if these have weights, and 128 if negatives are drawn for each user.
+        SL@K, but at most 8 times the root of the number of items; 64 for CCL, 10 for WARP, 5 for
+        MACR, 1 for BPR, but 5 if these have weights, and 128 if negatives are drawn for each user.
     optimizer : str or Optimizer, default="auto"
         Such as "adam", "cf_sgd", "fa_sgd", "rowwise_adagrad", "adagrad" or "sgd"; see
-        :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR, WARP and custom losses of two
-        scores, and "adam" for all others.
+        :mod:`freqfm.optimizers`. "auto" is "rowwise_adagrad" for BPR, WARP, MACR and custom losses
+        of two scores, and "adam" for all others.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's default, but 0.02 for WARP with
         ``optimizer="auto"``. For Adam it depends on the number of steps in a fit of
@@ -140,7 +143,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         is more, to a twentieth of its first value; ``partial_fit`` on new interactions uses the
         mean. A given rate does not fall.
     max_iter : int, default=None
-        Number of epochs; None is the loss's default: 50, and 100 for DirectAU and MAWU.
+        Number of epochs; None is the loss's default: 50, 100 for DirectAU and MAWU, and 30 for
+        MACR.
     batch_size : int, default=None
         Approximate number of positives in a batch; None is the default of the loss, or of
         ``LightGCN(propagate="batch")``, and less for small data.
@@ -151,7 +155,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     weight_decay : float, default=None
         L2 penalty: ``weight_decay`` times the row is added to the gradient of a row. None is a
         tenth of the root of the density of X, the share of pairs that are positives, for BPR, WARP
-        and other losses of two scores, with dot products and ``backbone="linear"``, else 0.
+        and other losses of two scores, and a fortieth of it for MACR, with dot products and
+        ``backbone="linear"``, else 0.
     weight_decay_scope : {"full", "batch"}, default=None
         "full" shrinks every row in every batch: steps that a row has missed are made up for
         exactly when it is next updated or read, see Notes. "batch" shrinks the rows that occur in a
@@ -167,8 +172,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         for "xavier" and "auto", and 0.1 for "normal".
     auxiliary : str, AuxiliaryTerm or list of these, default=None
         What training minimises beside the loss: "sgl", "simgcl", "ncl", "ipl", "resn", or a term
-        of your own; see :mod:`freqfm.auxiliary`.
-        Batches are then trained step by step, which takes several times as long with
+        of your own; see :mod:`freqfm.auxiliary`. With these, and with the loss "macr",
+        batches are trained step by step, which takes several times as long with
         ``backbone="linear"``, and LightGCN needs ``propagate="batch"``.
     n_recommendations : int, default=10
         Number of items that ``predict`` returns, and the k of ``score`` and ``scoring``.
@@ -308,6 +313,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     _records = {**GradientRecommender._records, "_fold_in": FoldIn}
     #: Whether ``fit`` has all interactions in one place, as a spectral start needs.
     _has_all_interactions = _uses_dislikes = True
+    # Whether the loss says how vectors are ranked; how many of their numbers are no coordinates.
+    _has_vector_loss, _n_parts = False, 0
     #: Which users and items have features: two arrays of bool; None without features.
     _described = None
 
@@ -594,6 +601,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
     def _keep_settings(self, components, X):
         self._rank_by_cosine = components.rank_by_cosine
+        self._n_parts = components.loss.n_parts
+        self._has_vector_loss = isinstance(components.loss, VectorLoss)
         shape = np.count_nonzero(np.diff(X.indptr)), X.shape[1], X.nnz
         generator = np.random.default_rng([self._seed, 2])
         self._fold_in = FoldIn.of(components, self._history, shape, generator)
@@ -644,8 +653,32 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     def _unit_columns(self):
         return self.item_factors_.shape[1] if self._rank_by_cosine else 0
 
+    @property
+    def _compared_columns(self):
+        return self.item_factors_.shape[1] - self._n_parts
+
+    def _item_table(self):
+        return self._ranked_by_loss("item", self.item_factors_)
+
+    def _user_table(self):
+        return self.user_factors_[:, : self._compared_columns]
+
     def _user_vectors(self, users):
         return self._ranked(self.user_factors_[users])
+
+    def _ranked_by_loss(self, side, vectors):
+        """Return vectors as the loss ranks them, before they are normalised."""
+        if not self._has_vector_loss:
+            return vectors
+        loss = resolve("loss", self.loss, RankingLoss, RANKING_LOSSES)
+        check_same_class(self, "loss", loss)
+        ranked = as_kernel_input(np.asarray(loss.ranked(side, vectors)))
+        if ranked.shape != vectors.shape:
+            raise ValueError(
+                f"ranked of {type(loss).__name__} must return vectors of the shape "
+                f"{vectors.shape}; got {ranked.shape}."
+            )
+        return ranked
 
     def _is_learned(self, axis, rows=slice(None)):
         learned = super()._is_learned(axis, rows)
@@ -756,12 +789,13 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             vectors = vectors + mean_vector(self._context_totals, tables)
         if context is not None:
             vectors = vectors + self._context_shift(context, len(vectors))
-        return self._ranked(vectors), known
+        return self._ranked(vectors, side), known
 
     # Users in a context.
 
-    def _ranked(self, vectors):
-        """Return vectors of users as rankings compare them."""
+    def _ranked(self, vectors, side="user"):
+        """Return vectors of users or items as rankings compare them."""
+        vectors = self._ranked_by_loss(side, vectors)
         return unit_rows(vectors) if self._rank_by_cosine else vectors
 
     def _context_shift(self, context, n_rows):
@@ -833,13 +867,18 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         """Return the root mean square of the lengths of trained users."""
         if not self._history.n_interactions:
             return 1.0
-        users = self.user_factors_[self._some_users()]
+        users = self._without_parts(self.user_factors_[self._some_users()])
         return float(np.sqrt(np.mean(np.sum(users**2, axis=1))))
 
     def _compared_items(self, items=slice(None)):
         """Return vectors of items as the loss compares them."""
-        vectors = self.item_factors_[items]
+        vectors = self._without_parts(self.item_factors_[items])
         return unit_rows(vectors) if self._fold_in.cosine else as_kernel_input(vectors)
+
+    def _without_parts(self, vectors):
+        """Return vectors in which numbers that are no coordinates are zero."""
+        n = self._compared_columns
+        return vectors * (np.arange(vectors.shape[1]) < n) if self._n_parts else vectors
 
     def _user_loss(self):
         """Return the loss that folding in minimises, with all items and users fixed."""
@@ -883,6 +922,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         vectors = self._fold_in_units(X)
         if not self._rank_by_cosine:
             vectors *= np.float32(self._typical_length())
+        if self._has_vector_loss:
+            known = vectors.any(axis=1)
+            vectors[known] = self._ranked_by_loss("user", vectors[known])
         return vectors
 
     def explain(self, user, item, X=None, *, context=None):
@@ -936,7 +978,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         """Return the contributions of a history's items to the score of an item."""
         if not history.nnz:
             return np.zeros(0)
-        (query,) = query
+        (query,) = self._without_parts(query)
         length = np.linalg.norm(query)
         user, loss = query / (length if length > 0 else 1), self._user_loss()
         vectors, liked = self._compared_items(history.indices), history.data > 0

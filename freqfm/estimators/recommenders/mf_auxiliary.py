@@ -10,6 +10,7 @@ from freqfm._warnings import warn_once
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm, TermEpoch
 from freqfm.backbones._base import backward, compute
 from freqfm.backbones._derivatives import mismatch
+from freqfm.losses import VectorLoss
 
 # The random streams of terms, beside those of ``MFTrainer``.
 _TERMS = 7
@@ -17,28 +18,32 @@ _TERMS = 7
 _SIDES = "user", "item"
 
 
-def resolve_terms(given, backbone):
-    """Return the terms that the parameter ``auxiliary`` names, as a tuple.
+def resolve_terms(model, loss, backbone):
+    """Return the terms that the parameter ``auxiliary`` names, and a loss in NumPy, as a tuple.
 
     Raises
     ------
     ValueError
-        If a name is unknown, or if terms cannot be used with the backbone.
+        If a name is unknown, or if terms cannot be used with the loss or the backbone.
     TypeError
         If a value is neither a name nor a term.
     """
-    if given is None:
-        return ()
-    values = given if isinstance(given, (list, tuple)) else [given]
+    values = model.auxiliary if isinstance(model.auxiliary, (list, tuple)) else [model.auxiliary]
+    values = [] if model.auxiliary is None else values
     terms = tuple(resolve("auxiliary", of, AuxiliaryTerm, AUXILIARY_TERMS) for of in values)
+    given, otherwise = f"auxiliary={shown(model.auxiliary)}", "leave auxiliary at None"
+    if isinstance(loss, VectorLoss):
+        _check_loss(model, loss)
+        terms = (loss, *terms)
+        given, otherwise = f"loss={shown(model.loss)}", "choose another loss"
     if terms and backbone._has_context:
         raise ValueError(
-            f"auxiliary={shown(given)} is a function of vectors of users, and rows of "
-            f"backbone={type(backbone).__name__} are queries; leave auxiliary at None."
+            f"{given} is a function of vectors of users, and rows of "
+            f"backbone={type(backbone).__name__} are queries; {otherwise}."
         )
     if terms and backbone._changes_by_epoch and not backbone.is_linear:
         raise ValueError(
-            f"auxiliary={shown(given)} needs the gradients of each batch, and the backbone "
+            f"{given} needs the gradients of each batch, and the backbone "
             f"propagates once in an epoch; set "
             f"backbone={type(backbone).__name__}(propagate='batch')."
         )
@@ -47,11 +52,29 @@ def resolve_terms(given, backbone):
         propagates = backbone._propagates or "bind" in set_by_user(backbone)
         if term.needs_graph and (backbone.is_linear or not propagates):
             raise ValueError(
-                f"auxiliary={shown(given)} needs a backbone that propagates along interactions; "
+                f"{given} needs a backbone that propagates along interactions; "
                 f"set backbone=LightGCN(propagate='batch'), got {type(backbone).__name__}."
             )
         term.check_backbone(backbone)
     return terms
+
+
+def _check_loss(model, loss):
+    """Raise unless the parameters of a model fit a loss in NumPy, which reads whole vectors."""
+    refused = {
+        "similarity": model.similarity not in ("auto", loss.similarity),
+        "user_dropout": bool(model.user_dropout),
+        "ranking": loss.n_parts > 0 and model.ranking == "cosine",
+        "auxiliary": loss.n_parts > 0 and model.auxiliary is not None,
+        "n_components": loss.n_parts >= int(model.n_components),
+    }
+    for name in filter(refused.get, refused):
+        parts = f", of which the last {loss.n_parts} are no coordinates" if loss.n_parts else ""
+        advice = "set more" if name == "n_components" else "leave it at its default"
+        raise ValueError(
+            f"{name}={shown(getattr(model, name))} cannot be used with loss={shown(model.loss)}, a "
+            f"function of the numbers of vectors{parts}; {advice}."
+        )
 
 
 class AuxiliaryTerms:

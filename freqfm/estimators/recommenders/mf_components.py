@@ -11,7 +11,7 @@ from freqfm.backbones import BACKBONES, Backbone
 from freqfm.estimators.recommenders.mf_auxiliary import resolve_terms
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
-from freqfm.losses import RANKING_LOSSES, RankingLoss
+from freqfm.losses import RANKING_LOSSES, RankingLoss, VectorLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, InBatch, Popularity, Sampler, Uniform
 from freqfm.temperatures import TEMPERATURES, AdapTau0, FixedTemperature, Temperature
@@ -190,7 +190,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         weight_decay_scope=scope,
         max_iter=int(model.max_iter or loss.max_iter),
         n_falling_steps=n_falling_steps,
-        auxiliary=resolve_terms(model.auxiliary, backbone),
+        auxiliary=resolve_terms(model, loss, backbone),
     )
 
 
@@ -387,6 +387,8 @@ def _fits_pairs(sampler, loss):
     Or with weights, if the loss is a mean over negatives.
     """
     if sampler.negatives_code == codes.NEGATIVES_DRAWN:
+        if isinstance(loss, VectorLoss):
+            return False
         weighted = getattr(sampler, "weighted", False) and loss.averages_negatives
         return weighted or not getattr(sampler, "corrected", True)
     return isinstance(sampler, Uniform)

@@ -14,6 +14,7 @@ import functools
 
 import numpy as np
 
+from freqfm._messages import shown
 from freqfm.backends.base import Batches
 from freqfm.losses import BPR, PairwiseLoss
 from freqfm.samplers import Uniform
@@ -90,6 +91,12 @@ def with_dislikes_trained(task, dislikes):
             f"as often; divide their values, so that it is at most {_LARGEST_RATIO} times."
         )
     components = task.components
+    if components.loss.n_parts:
+        raise ValueError(
+            f"dislikes are trained by scores of all numbers of vectors, and the last "
+            f"{components.loss.n_parts} of loss={shown(task.model.loss)} are no coordinates; leave "
+            f"dislikes out, or choose another loss."
+        )
     loss = components.loss if isinstance(components.loss, PairwiseLoss) else BPR()
     components = components._replace(
         loss=loss,

@@ -11,6 +11,7 @@ from freqfm.backends.base import Batches, Exclusions, Graph, RankingProblem, Ter
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
 from freqfm.formulas import codes
+from freqfm.losses import VectorLoss
 from freqfm.samplers._base import check_draws, check_static, leave_out, recall_codewords
 
 _MARGINS = ("user_margins", "item_margins")
@@ -131,7 +132,7 @@ class MFTrainer(RecommenderTrainer):
             negatives = self._negatives(epoch, first, last, generator)
             batches = first, last, self._proposal, negatives
             self._begin_batches(data, *batches)
-            part = trainer.train(*batches, self.inverse_temperatures, self.training.statistics)
+            part = self._train(*batches)
             n_draws += self._draws_of(data, first, last)
             total += part[0] + self._end_batches(first, part[1])
             weight += part[1]
@@ -140,6 +141,11 @@ class MFTrainer(RecommenderTrainer):
         self.training.n_steps[:] += n_batches
         self._compute_vectors()
         return total / weight
+
+    def _train(self, *batches):
+        """Train on some batches; return the sum of the loss, and that of the weights."""
+        temperatures = self.inverse_temperatures, self.training.statistics
+        return self._trainer.train(*batches, *temperatures)
 
     def _begin_batches(self, data, first, last, proposal, negatives):
         """Prepare the vectors that some batches read."""
@@ -397,7 +403,7 @@ class BackboneTrainer(MFTrainer):
             for name, gradient in self._gradients.items()
         }
 
-        self._auxiliary = None
+        self._auxiliary = self._pairs = None
         if components.auxiliary:
             given = self._of_backbone, self.vectors, known.X, self._seed, n_threads
             self._auxiliary = AuxiliaryTerms(components, *given)
@@ -451,7 +457,7 @@ class BackboneTrainer(MFTrainer):
     def _begin_batches(self, data, first, last, proposal, negatives):
         users, items = self._rows_of(data, first, negatives)
         if self._auxiliary is not None:
-            self._batch = _term_batch(data, first, users, items)
+            self._batch = self._with_negatives(_term_batch(data, first, users, items), negatives)
         self._rows = {name: users if name.startswith("user") else items for name in self._gradients}
         rows = self._of_computed(self._rows).values()
         vectors = self.vectors.values()
@@ -460,6 +466,32 @@ class BackboneTrainer(MFTrainer):
         for name, rows in self._rows.items():
             self._gradients[name][rows] = 0
             self._counters[name][rows] = 0
+
+    def _with_negatives(self, batch, negatives):
+        """Return a batch for auxiliary terms with the negatives of each positive, if it has any."""
+        if negatives is None or self.components.loss.family != "pairwise":
+            return batch
+        known, n_items = self._known.X, self.X.shape[1]
+        if self._pairs is None:
+            users = np.repeat(np.arange(known.shape[0]), np.diff(known.indptr))
+            self._pairs = users * n_items + known.indices
+        pairs = (batch.users.astype(np.int64) * n_items)[batch.pair_users][:, None] + negatives
+        places = np.searchsorted(self._pairs, pairs)
+        new = np.take(self._pairs, places, mode="clip") != pairs
+        found = np.searchsorted(batch.items, negatives[new])
+        return batch._replace(negative_items=found, negative_pairs=np.nonzero(new)[0])
+
+    def _train(self, first, last, proposal, negatives):
+        if not isinstance(self.components.loss, VectorLoss):
+            return super()._train(first, last, proposal, negatives)
+        # The loss is among the auxiliary terms.
+        batch = self._batch
+        drawn = np.searchsorted(batch.items, negatives)
+        occurring = batch.pair_users, np.append(batch.pair_items, drawn)
+        for name, places in zip(self.vectors, occurring, strict=True):
+            rows = self._rows[name]
+            self._counters[name][rows] = np.bincount(places, minlength=len(rows))
+        return 0.0, batch.pair_weights.sum(dtype=np.float64)
 
     def _end_batches(self, first, weight):
         backbone = self.components.backbone

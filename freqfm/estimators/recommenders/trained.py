@@ -495,7 +495,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
                 return score_by(scorer, self, *map(with_one_index_type, (hidden, relevant)))
             ranked, _ = top_k(
                 self._vectors_in_training(rows, history),
-                self.item_factors_,
+                self._item_table(),
                 scorer.k,
                 exclude=hidden,
                 exclude_for_all=unlearned,

@@ -174,7 +174,9 @@ def _refuse(problem):
     advice = "set device='cpu', or device='auto'."
     stores = problem.rule.step_code == codes.STEP_STORE
     if stores and problem.graph is None:
-        raise CPUOnlyError(f"backbones and auxiliary terms are trained on the CPU only; {advice}")
+        raise CPUOnlyError(
+            f"backbones, losses in NumPy and auxiliary terms are trained on the CPU only; {advice}"
+        )
     if stores and problem.constants.get("margins"):
         raise CPUOnlyError(
             f"margins with LightGCN(propagate='batch') run on the CPU only; {advice}"
