@@ -399,8 +399,9 @@ def alias_table(items, starts, weight, log_q):
     thresholds, others = backends.get().alias_tables(starts, weight)
     table = np.empty((len(items), 5), dtype=np.int32)
     table[:, 0], table[:, 1] = items, items[others]
-    bits = table.view(np.float32)
-    bits[:, 2], bits[:, 3], bits[:, 4] = thresholds, log_q[items], log_q[table[:, 1]]
+    # Others are items of the same cell: near each other here, and scattered in ``log_q``.
+    bits, of_items = table.view(np.float32), log_q[items]
+    bits[:, 2], bits[:, 3], bits[:, 4] = thresholds, of_items, of_items[others]
     return table
 
 
