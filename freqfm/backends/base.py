@@ -8,6 +8,7 @@ generator of ``formulas.rng``, keyed by seed, epoch and index, so that all backe
 Estimators and backends pass each other the tuples below; compiled code reads them too.
 """
 
+import contextlib
 from abc import ABC, abstractmethod
 from itertools import pairwise
 from types import MappingProxyType
@@ -373,7 +374,25 @@ class Snapshot:
             copy[...] = array
 
 
-class Trainer:
+class ContextGroup:
+    """A context manager that enters several others, and leaves them in the reverse order."""
+
+    def _contexts(self):
+        """Return the others, in the order in which they are entered."""
+        return []
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            for context in self._contexts():
+                stack.enter_context(context)
+            self._entered = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception):
+        self._entered.__exit__(*exception)
+
+
+class Trainer(ContextGroup):
     """Trains arrays of the caller, in place; a context manager.
 
     A trainer on hardware with a memory of its own may keep the arrays there while its context is
@@ -382,12 +401,6 @@ class Trainer:
     before the first epoch; else it calls :meth:`push` afterwards. The methods here are those of a
     trainer that trains the caller's arrays themselves.
     """
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
 
     def pull(self, arrays=None):
         """Bring some of the caller's arrays up to date; None is all."""

@@ -18,7 +18,7 @@ from freqfm._messages import cut, shown
 from freqfm._numba.jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
 from freqfm._warnings import warn_user
-from freqfm.backends.base import Snapshot, Trainer
+from freqfm.backends.base import ContextGroup, Snapshot, Trainer
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
 from freqfm.estimators.progress import announce, shown_progress
@@ -170,7 +170,7 @@ class Phase(NamedTuple):
     gives_up: Callable | None = None
 
 
-class TrainingTask:
+class TrainingTask(ContextGroup):
     """A task that the epoch loop trains, see :class:`EpochLoop`; a context manager.
 
     Subclasses set ``model``, the estimator, whose arrays are updated in place, ``_backend``, the
@@ -189,12 +189,8 @@ class TrainingTask:
         """Name of the device that trains."""
         return self._backend.name
 
-    def __enter__(self):
-        self._trainer.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._trainer.__exit__(*exception)
+    def _contexts(self):
+        return [self._trainer]
 
     def weights(self):
         """Return the model's arrays."""

@@ -1,7 +1,5 @@
 """Base class of trainers of tables: a team of threads, the tables, and the optimizer's steps."""
 
-import contextlib
-
 import numpy as np
 
 from freqfm._memory import aligned_zeros
@@ -53,17 +51,9 @@ class TableTrainer(Trainer):
         self.rule, self.n_threads = rule, n_threads
         self.team = Team(n_threads, formulas)
         self._heads = {}
-        self._entered = None
 
-    def __enter__(self):
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(single_threaded_blas())
-            stack.enter_context(self.team)
-            self._entered = stack.pop_all()
-        return self
-
-    def __exit__(self, *exception):
-        self._entered.__exit__(*exception)
+    def _contexts(self):
+        return [single_threaded_blas(), self.team]
 
     def begin_tables(self, tables, first_step, corrections):
         """Set the tables of an epoch; see ``RankingTrainer.begin_epoch``."""

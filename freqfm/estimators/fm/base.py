@@ -193,6 +193,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
     _trainer = FMTrainer
     #: What "auto" is for ``alpha_linear`` and ``alpha_factors`` if no others are tried.
     _usual_penalties: ClassVar = (1.0, 5.0)
+    #: Default scale of initial values; None for that of the initializer.
+    _usual_scale: ClassVar[float | None] = None
     #: A remedy if training diverges, besides a smaller learning rate.
     _divergence_hint = "scale the features (and a regression target) to about 1"
 
@@ -540,7 +542,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     def _checked_initializer(self):
         """Return the initializer given by the parameters."""
-        return resolve_for_columns(self).with_defaults()
+        return resolve_for_columns(self).with_defaults(scale=self._usual_scale)
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return ``rows`` with the validation set given to ``fit``, or None without one."""

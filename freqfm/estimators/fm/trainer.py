@@ -1,6 +1,5 @@
 """The training task of factorization machines: a model and some rows of X."""
 
-import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -290,15 +289,8 @@ class FoldsTrainer(ModelTask):
         """Name of the device that trains."""
         return self._trainers[0].device
 
-    def __enter__(self):
-        with contextlib.ExitStack() as stack:
-            for trainer in self._trainers:
-                stack.enter_context(trainer)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *exception):
-        self._stack.__exit__(*exception)
+    def _contexts(self):
+        return self._trainers
 
     def run_epoch(self, epoch):
         """Train every model for an epoch; return the mean of their losses."""

@@ -15,7 +15,7 @@ import functools
 import numpy as np
 
 from freqfm._messages import shown
-from freqfm.backends.base import Batches
+from freqfm.backends.base import Batches, ContextGroup
 from freqfm.losses import BPR, PairwiseLoss
 from freqfm.samplers import Uniform
 
@@ -116,7 +116,7 @@ def _total(X):
     return X.data.sum(dtype=np.float64)
 
 
-class TrainedWithDislikes:
+class TrainedWithDislikes(ContextGroup):
     """A task for the epoch loop, see ``TrainingTask``: that of likes, after that of dislikes.
 
     Both change the same arrays, and count the optimizer's steps together.
@@ -129,14 +129,8 @@ class TrainedWithDislikes:
     def __getattr__(self, name):
         return getattr(self._likes, name)
 
-    def __enter__(self):
-        self._likes.__enter__()
-        self._dislikes.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._dislikes.__exit__(*exception)
-        self._likes.__exit__(*exception)
+    def _contexts(self):
+        return [self._likes, self._dislikes]
 
     def run_epoch(self, epoch):
         """Train on every dislike and every like once; return the loss per weight of a like."""

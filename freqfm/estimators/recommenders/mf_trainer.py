@@ -412,14 +412,8 @@ class BackboneTrainer(MFTrainer):
         """Return the tables that the kernels read, while the backbone computes other vectors."""
         return self._margins
 
-    def __enter__(self):
-        super().__enter__()
-        self._tables.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._tables.__exit__(*exception)
-        super().__exit__(*exception)
+    def _contexts(self):
+        return [*super()._contexts(), self._tables]
 
     def _clip_margins(self):
         """Clip margins to [0, 1]; they are moved in the model's own arrays."""

@@ -328,15 +328,8 @@ class FMEpochs(Trainer):
             gradients=aligned_zeros((n_threads, width + PADDING)),
         )
 
-    def __enter__(self):
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_blas_of(self._weights[0].dense))
-            stack.enter_context(self._team)
-            self._entered = stack.pop_all()
-        return self
-
-    def __exit__(self, *exception):
-        self._entered.__exit__(*exception)
+    def _contexts(self):
+        return [_blas_of(self._weights[0].dense), self._team]
 
     def run_epoch(self, epoch, n_steps):
         """Train every output on every row once; return the loss of all, see ``Backend``."""

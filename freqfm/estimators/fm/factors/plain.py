@@ -62,12 +62,15 @@ class PlainFactors(BaseFM):
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         """Set the factors of all outputs; return their optimizer states."""
-        shape = self.n_features_in_, int(self.n_components)
-        factors = aligned_zeros((n_outputs, *shape))
-        for table in factors:
-            table[:] = initializer.table(shape, generator, counts)
+        factors = aligned_zeros((n_outputs, *self._factors_shape()))
+        for table in factors.reshape(n_outputs, self.n_features_in_, -1):
+            table[:] = initializer.table(table.shape, generator, counts)
         self.factors_ = squeeze_outputs(factors)
         return [self._new_state(optimizer, counts) for _ in range(n_outputs)]
+
+    def _factors_shape(self):
+        """Return the shape of the factors of an output, by the parameters."""
+        return self.n_features_in_, int(self.n_components)
 
     def _new_state(self, optimizer, counts):
         """Return the state of an output's optimizer before the first batch."""

@@ -16,12 +16,7 @@ from freqfm._memory import aligned_zeros
 from freqfm.backends.base import Tower, layers_of
 from freqfm.estimators.fm.factors.dense import FactorsWithDense
 from freqfm.estimators.fm.factors.fields import FieldsParameter, count_fields
-from freqfm.initializers import resolve_for_columns
 from freqfm.optimizers import Optimizer
-
-# If interactions enter the score through layers only, vectors that start near 0, or layers of the
-# usual initial weights, let the penalty on the vectors win; see docs/results_deepfm.rst.
-_INIT_SCALE, _LAYER_SCALE = 0.1, 3.0
 
 _NO_FIELDS = np.zeros(0, dtype=np.int32)
 
@@ -159,10 +154,9 @@ class FactorsUnderTower(FactorsWithTower):
     alpha_layers: float = 100.0
 
     _keeps_pairs = False
-    _layer_scale = _LAYER_SCALE
-
-    def _checked_initializer(self):
-        return resolve_for_columns(self).with_defaults(scale=_INIT_SCALE)
+    # If interactions enter the score through layers only, vectors that start near 0, or layers of
+    # the usual initial weights, let the penalty on the vectors win; see docs/results_deepfm.rst.
+    _usual_scale, _layer_scale = 0.1, 3.0
 
 
 def _count_weights(widths):
