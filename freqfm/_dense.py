@@ -4,10 +4,15 @@ A layer is one array of shape (n_inputs + 1, n_outputs) whose last row is the bi
 compute in the precision of their arguments.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 # Rows whose lengths are computed at a time.
 _ROWS = 1 << 12
+
+# Avoids division by zero; a zero row stays zero.
+_SHORTEST = 1e-12
 
 # Each entry is the function, and its derivative in terms of its value.
 ACTIVATIONS = {
@@ -67,3 +72,82 @@ def unit_rows(table):
         length = np.sqrt(np.einsum("ij,ij->i", part, part))[:, np.newaxis]
         np.divide(part, np.where(length > 0, length, 1), out=units[begin : begin + _ROWS])
     return units
+
+
+# An autoencoder's.
+
+
+class Layers(NamedTuple):
+    """The dense layers between the sums of histories and the queries."""
+
+    first: np.ndarray  #: (1, h), the bias of the first hidden layer, whose weights are a table
+    hidden: list  #: further layers of the encoder
+    posterior: np.ndarray  #: (h + 1, 2 d), to means and log-variances
+    decoder: list  #: from latent vectors to queries; empty if these are the same
+
+
+def as_layers(arrays, n_hidden):
+    """Return dense arrays as Layers; ``n_hidden`` is the number of hidden layers of the encoder."""
+    first, *rest = arrays
+    return Layers(first, rest[: n_hidden - 1], rest[n_hidden - 1], rest[n_hidden:])
+
+
+class Posterior(NamedTuple):
+    """The encoder's output for a batch, and what its backward pass needs."""
+
+    mean: np.ndarray  #: (B, d)
+    log_variance: np.ndarray  #: (B, d)
+    values: list  #: of the hidden layers
+
+
+def encode(layers, pooled, activation):
+    """Return the Posterior of users from the sums of their histories, (B, h)."""
+    function, _ = ACTIVATIONS[activation]
+    values = apply_hidden(layers.hidden, function(pooled + layers.first), activation)
+    mean, log_variance = np.split(apply_layer(layers.posterior, values[-1]), 2, axis=1)
+    return Posterior(mean, log_variance, values)
+
+
+def encode_backward(layers, posterior, by_mean, by_log_variance, activation):
+    """Return the gradients with respect to ``first``, ``hidden``, ``posterior`` and the sums."""
+    _, derivative = ACTIVATIONS[activation]
+    gradient = np.concatenate([by_mean, by_log_variance], axis=1)
+    values = posterior.values
+    by_posterior, gradient = layer_gradients(layers.posterior, values[-1], gradient)
+    by_hidden, gradient = hidden_gradients(layers.hidden, values, gradient, activation)
+    gradient = gradient * derivative(values[0])
+    return [gradient.sum(axis=0, keepdims=True), *by_hidden, by_posterior], gradient
+
+
+def decode(layers, z, activation):
+    """Return the queries of latent vectors, (B, D), and the values of all layers."""
+    values = apply_hidden(layers.decoder, z, activation)
+    return values[-1], values
+
+
+def decode_backward(layers, values, by_queries, activation):
+    """Return the gradients with respect to the decoder's layers and the latent vectors."""
+    return hidden_gradients(layers.decoder, values, by_queries, activation)
+
+
+def normalise(rows):
+    """Return rows at unit length, and their original lengths."""
+    lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _SHORTEST)
+    return rows / lengths, lengths
+
+
+def normalise_backward(units, lengths, gradient):
+    """Return the gradient with respect to rows, from that with respect to the normalised rows."""
+    along = (gradient * units).sum(axis=1, keepdims=True)
+    return (gradient - along * units) / lengths
+
+
+def kl_divergence(posterior):
+    """Return the KL divergence of each row's posterior from a standard normal distribution."""
+    mean, log_variance = posterior.mean, posterior.log_variance
+    return 0.5 * (mean**2 + np.exp(log_variance) - 1 - log_variance).sum(axis=1, dtype=np.float64)
+
+
+def kl_gradients(posterior):
+    """Return the gradients of the KL divergence with respect to means and log-variances."""
+    return posterior.mean, 0.5 * (np.exp(posterior.log_variance) - 1)

@@ -601,9 +601,29 @@ class AutoencoderProblem(NamedTuple):
     n_queries: int  #: queries of a batch
     n_positives: int  #: interactions of the users of a batch
     n_draws: int  #: negatives drawn for each query; 0 for the softmax over all items
+    n_users: int = 0  #: of all batches, for the numbers of random draws
+    n_hidden: int = 1  #: hidden layers of the encoder
+    activation: str = "tanh"  #: of hidden layers, see ``freqfm._dense``
+    dropout: float = 0.0  #: share of the sums of input vectors that are set to zero
     sampler: str = ""  #: as in ``RankingProblem``
     proposal_type: type | None = None  #: as in ``RankingProblem``
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
+
+
+class AutoencoderBatch(NamedTuple):
+    """Users of a batch of an autoencoder, and how it is trained on them."""
+
+    step: int  #: counted from 1, across epochs
+    users: np.ndarray  #: (B,), rows of X
+    positives: Histories
+    inputs: Histories  #: of the encoder, normalised, some dropped
+    inverse_temperature: float  #: float32
+    kl_weight: float
+    dropout: Stream  #: number u h + f is of element f of the sums, (B, h), of user u
+    noise: Stream  #: number (s n_users + u) d + k is of element k of sample s of user u
+    draws: Stream  #: of negatives
+    #: Negatives and log q, each (B n_samples, n_draws), from a custom sampler; or None.
+    drawn: tuple | None
 
 
 class WordProblem(NamedTuple):
@@ -819,23 +839,17 @@ class Backend(ABC):
 
     @abstractmethod
     def autoencoder_trainer(self, problem, n_threads):
-        """Return a trainer of an autoencoder's tables; NumPy computes the layers between.
+        """Return a trainer of an autoencoder, see ``FastVAERecommender`` for the model.
 
         A Trainer with the methods
 
         - ``begin_epoch(tables, first_step, corrections, proposal)`` with TrainedTables by name,
           input vectors, item vectors and the dense layers, in this order;
-        - ``sum_inputs(histories, step)``: the sums of the input vectors, (B, h) float32;
-        - ``step_inputs(histories, gradients, scale, step)``, by the gradients by these sums;
-        - ``step_items(queries, histories, totals, scale, step, stream, drawn)``: moves items by the
-          loss sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i), n_u = sum_i x_ui,
-          over all items or draws of the ``stream``; returns its gradient by the queries, and the
-          losses of the queries without ``scale``. ``drawn`` are items and log q, each
-          (n_queries, n_draws), from a custom sampler, or None;
-        - ``step_layers(gradients, n_users, step)``;
+        - ``train(batches)``, of an iterable of AutoencoderBatch: an iterator over the loss of each,
+          summed over users and including the weighted KL divergence; the sum of the weights of its
+          positives; and the derivative of the loss by the inverse temperature. A user's queries are
+          scored against all items, or against items drawn for it;
         - ``catch_up(step)``: rows catch up on the steps they missed, up to this one.
-
-        Steps are counted from 1, across epochs.
 
         Parameters
         ----------

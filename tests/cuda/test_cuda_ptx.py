@@ -128,8 +128,22 @@ RECOMMENDERS = {
     "graph, in batches": MFRecommender(
         5, n_negatives=4, backbone=LightGCN(propagate="batch"), optimizer=DENSE
     ),
-    "autoencoder": FastVAERecommender(3, negative_sampler="full", optimizer=DENSE),
-    "autoencoder, drawn": FastVAERecommender(3, negative_sampler="midx_uniform", n_negatives=4),
+    "autoencoder": FastVAERecommender(
+        3,
+        hidden_layer_sizes=(6,),
+        decoder_layer_sizes=(4,),
+        negative_sampler="full",
+        optimizer=DENSE,
+        dropout_on="hidden",
+        n_samples=2,
+    ),
+    "autoencoder, drawn": FastVAERecommender(
+        3,
+        hidden_layer_sizes=(6,),
+        activation="relu",
+        negative_sampler="midx_uniform",
+        n_negatives=4,
+    ),
 }
 
 CASES = {

@@ -116,8 +116,9 @@ def test_alignment_and_pairs_agree(fit_on, case):
 def autoencoder(sampler, optimizer="adam", decay=(0.0, "full"), **params):
     # Clusters of vectors that hardly differ may jump.
     params = {"max_iter": 1 if "midx" in sampler else 2, "batch_size": 8, **params}
+    params = {"hidden_layer_sizes": (5,), **params}
     return FastVAERecommender(
-        4, hidden_layer_sizes=(5,), negative_sampler=sampler, optimizer=optimizer,
+        4, negative_sampler=sampler, optimizer=optimizer,
         n_negatives=None if sampler == "full" else 5, weight_decay=decay[0],
         weight_decay_scope=decay[1], early_stopping=False, random_state=0, init="normal", **params,
     )  # fmt: skip
@@ -131,13 +132,20 @@ def autoencoder(sampler, optimizer="adam", decay=(0.0, "full"), **params):
         similarity=["cosine", "dot"],
         temperature=[None, "learned"],
         n_samples=[1, 2],
-        dropout_on=["input", "hidden"],
+        dropout=[("input", 0.5), ("hidden", 0.5), ("input", 0.0)],
         decay=[(0.0, "full"), (0.01, "full"), (0.01, "batch")],
+        layers=[((5,), ()), ((6, 5), (3,)), ((5,), (3, 6))],
+        activation=["tanh", "relu"],
+        kl_weight=[0.05, 0.0],
+        batch_size=[8, 4],
     ),
     ids=label,
 )
 def test_autoencoders_agree(fit_on, case):
-    assert_agree(fit_on, autoencoder(**case))
+    hidden, decoder = case.pop("layers")
+    dropout_on, dropout = case.pop("dropout")
+    layers = {"hidden_layer_sizes": hidden, "decoder_layer_sizes": decoder}
+    assert_agree(fit_on, autoencoder(**case, **layers, dropout=dropout, dropout_on=dropout_on))
 
 
 ONE_EACH = {
@@ -391,3 +399,14 @@ def test_what_is_moved_does_not_grow_with_batches(fit_on):
     # Lists of negatives, and a few numbers of each batch.
     n_batches = histories().nnz // 5
     assert copied[1] - copied[0] < n_batches * 4 * (5 + 20)
+
+
+def test_nothing_of_an_autoencoder_is_moved_within_its_batches(fit_on):
+    copied = []
+    for batch_size in (5, 1):
+        device = EmulatedDevice()
+        model = autoencoder("full", batch_size=batch_size, max_iter=1, dropout_on="hidden")
+        fit_on(CUDABackend(device), model)
+        copied.append(device.n_copied)
+    # A few numbers of each batch, fewer than its layers have.
+    assert copied[1] - copied[0] < 15 * 100

@@ -148,6 +148,15 @@ RECOMMENDERS = {
     "graph, in batches": MFRecommender(32, backbone=LightGCN(3, propagate="batch"), loss="bpr"),
     "vae": FastVAERecommender(32, negative_sampler="full", early_stopping=False),
     "vae midx": FastVAERecommender(32, negative_sampler="midx_uniform", early_stopping=False),
+    "deep vae": FastVAERecommender(
+        32,
+        hidden_layer_sizes=(70, 40),
+        decoder_layer_sizes=(48,),
+        activation="relu",
+        dropout_on="hidden",
+        n_samples=2,
+        early_stopping=False,
+    ),
 }
 
 

@@ -53,6 +53,7 @@ MAY_IMPORT = {
     "datasets": {"_input", "_messages", "_versions", "_warnings", "exceptions"},
     "formulas": {"_numba"},
     "backends": {
+        "_dense",
         "_input",
         "_numba",
         "_memory",

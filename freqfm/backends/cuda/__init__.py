@@ -39,8 +39,9 @@ How the parts fit:
     them; ``trainer``: what runs these; ``propagation``: the same through a graph. ``device_tables``
     has the tables. ``least_squares`` has no batches, ``histories`` serves.
 ``vae``
-    The tables of an autoencoder; its items are trained by the phases of ``ranking.softmax``, with
-    queries in place of users.
+    ``layers``: the phases of an autoencoder's dense layers, before and after those of
+    ``ranking.softmax``, which train its items with queries in place of users. ``trainer``: what
+    runs them, batches with negatives for each query one by one, others together.
 ``backend``
     ``CUDABackend``, which ``freqfm.backends.get`` returns. Missing operations raise
     ``CPUOnlyError``.

@@ -83,7 +83,7 @@ class CUDABackend(Backend):
         return CUDALeastSquaresTrainer(self.device, sides)
 
     def autoencoder_trainer(self, problem, n_threads):
-        """Return a trainer of an autoencoder's tables, see ``Backend``."""
+        """Return a trainer of an autoencoder, see ``Backend``."""
         return CUDAAutoencoderTrainer(self.device, problem)
 
     def top_k(self, queries, items, k, excluded, unit_columns, n_threads):

@@ -193,7 +193,7 @@ class KeySort:
 
     def __init__(self, device, n_rows):
         self._device, self._n_rows = device, n_rows
-        self._sort, self._capacity = RadixSort(device), 0
+        self._sort, self._capacity = RadixSort(device), -1
 
     def run(self, starts, write_keys):
         """Return the Touched of a call.

@@ -394,11 +394,11 @@ def apply_gradients(group, batch, number, side, sources, n_unit, mean, step):
 
 
 @inlined
-def move_all(group, number, side, step):
-    """Move all rows of a table along the gradients of ``side``."""
-    mean = ONE / np.float32(side.n_seen)
+def move_all(group, number, side, n_seen, step):
+    """Move all rows of a table along the gradients of ``side``, a mean or sum over ``n_seen``."""
+    mean = ONE / np.float32(n_seen)
     for k in range(group.rank, side.table.weights.shape[0], group.size):
-        _move_row(group, k, k, side.n_seen, mean, number, side, step)
+        _move_row(group, k, k, n_seen, mean, number, side, step)
 
 
 CATCH_UP_ALL = (_catch_up_all,)

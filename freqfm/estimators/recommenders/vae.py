@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._dense import ACTIVATIONS, draw_layer, unit_rows
+from freqfm._dense import ACTIVATIONS, as_layers, decode, draw_layer, encode, unit_rows
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
     as_kernel_input,
@@ -32,9 +32,6 @@ from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.recommenders.vae_trainer import (
     OF_ITEMS,
     VAETrainer,
-    as_layers,
-    decode,
-    encode,
     pass_on,
     unit_inputs,
 )

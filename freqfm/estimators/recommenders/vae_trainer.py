@@ -1,20 +1,11 @@
-"""The dense layers of a variational autoencoder, and its task: epochs over batches of users."""
-
-from typing import NamedTuple
+"""The task of a variational autoencoder: epochs over batches of users."""
 
 import numpy as np
 
 from freqfm import backends
-from freqfm._dense import (
-    ACTIVATIONS,
-    apply_hidden,
-    apply_layer,
-    hidden_gradients,
-    layer_gradients,
-    unit_rows,
-)
+from freqfm._dense import unit_rows
 from freqfm._input.rows import take_rows
-from freqfm.backends.base import AutoencoderProblem, Histories
+from freqfm.backends.base import AutoencoderBatch, AutoencoderProblem, Histories
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.formulas.sampling_laws import AlreadyDrawn
 from freqfm.samplers import QuerySampler
@@ -27,95 +18,11 @@ OF_ITEMS = ("input_factors", "item_factors")
 # Purposes of random streams: the order of an epoch, dropout, noise, and negatives.
 _ORDER, _DROPOUT, _NOISE, _DRAWS = range(4)
 
-# Avoids division by zero; a zero row stays zero.
-_SHORTEST = 1e-12
-
-
-class Layers(NamedTuple):
-    """The dense layers between the sums of histories and the queries."""
-
-    first: np.ndarray  #: (1, h), the bias of the first hidden layer, whose weights are a table
-    hidden: list  #: further layers of the encoder
-    posterior: np.ndarray  #: (h + 1, 2 d), to means and log-variances
-    decoder: list  #: from latent vectors to queries; empty if these are the same
-
-
-def as_layers(arrays, n_hidden):
-    """Return dense arrays as Layers; ``n_hidden`` is the number of hidden layers of the encoder."""
-    first, *rest = arrays
-    return Layers(first, rest[: n_hidden - 1], rest[n_hidden - 1], rest[n_hidden:])
-
 
 def pass_on(layer, n, noise):
     """Let the first ``n`` outputs be the first ``n`` inputs, plus noise, before the activation."""
     layer[:n, :n] *= noise
     layer[:n, :n] += np.eye(n, dtype=np.float32)
-
-
-class Posterior(NamedTuple):
-    """The encoder's output for a batch, and what its backward pass needs."""
-
-    mean: np.ndarray  #: (B, d)
-    log_variance: np.ndarray  #: (B, d)
-    values: list  #: of the hidden layers
-
-
-def encode(layers, pooled, activation):
-    """Return the Posterior of users from the sums of their histories, (B, h)."""
-    function, _ = ACTIVATIONS[activation]
-    values = apply_hidden(layers.hidden, function(pooled + layers.first), activation)
-    mean, log_variance = np.split(apply_layer(layers.posterior, values[-1]), 2, axis=1)
-    return Posterior(mean, log_variance, values)
-
-
-def encode_backward(layers, posterior, by_mean, by_log_variance, activation):
-    """Return the gradients with respect to ``first``, ``hidden``, ``posterior`` and the sums."""
-    _, derivative = ACTIVATIONS[activation]
-    gradient = np.concatenate([by_mean, by_log_variance], axis=1)
-    values = posterior.values
-    by_posterior, gradient = layer_gradients(layers.posterior, values[-1], gradient)
-    by_hidden, gradient = hidden_gradients(layers.hidden, values, gradient, activation)
-    gradient = gradient * derivative(values[0])
-    return [gradient.sum(axis=0, keepdims=True), *by_hidden, by_posterior], gradient
-
-
-def decode(layers, z, activation):
-    """Return the queries of latent vectors, (B, D), and the values of all layers."""
-    values = apply_hidden(layers.decoder, z, activation)
-    return values[-1], values
-
-
-def decode_backward(layers, values, by_queries, activation):
-    """Return the gradients with respect to the decoder's layers and the latent vectors."""
-    return hidden_gradients(layers.decoder, values, by_queries, activation)
-
-
-def normalise(rows):
-    """Return rows at unit length, and their original lengths."""
-    lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _SHORTEST)
-    return rows / lengths, lengths
-
-
-def normalise_backward(units, lengths, gradient):
-    """Return the gradient with respect to rows, from that with respect to the normalised rows."""
-    along = (gradient * units).sum(axis=1, keepdims=True)
-    return (gradient - along * units) / lengths
-
-
-def kl_divergence(posterior):
-    """Return the KL divergence of each row's posterior from a standard normal distribution."""
-    mean, log_variance = posterior.mean, posterior.log_variance
-    return 0.5 * (mean**2 + np.exp(log_variance) - 1 - log_variance).sum(axis=1, dtype=np.float64)
-
-
-def kl_gradients(posterior):
-    """Return the gradients of the KL divergence with respect to means and log-variances."""
-    return posterior.mean, 0.5 * (np.exp(posterior.log_variance) - 1)
-
-
-def flat_indices(rows, width):
-    """Return the flat indices of the elements of some rows in a table of this width."""
-    return rows[..., None] * width + np.arange(width)
 
 
 def unit_inputs(starts, values):
@@ -174,6 +81,10 @@ class VAETrainer(RecommenderTrainer):
             n_queries=n_queries,
             n_positives=n_positives,
             n_draws=n_draws,
+            n_users=self.X.shape[0],
+            n_hidden=int(model._n_hidden),
+            activation=model.activation,
+            dropout=float(model.dropout) if model.dropout_on == "hidden" else 0.0,
             sampler=repr(model.negative_sampler),
             proposal_type=getattr(components.sampler, "proposal_type", None),
             formulas=self.optimizer.replacements(),
@@ -181,7 +92,6 @@ class VAETrainer(RecommenderTrainer):
 
     def run_epoch(self, epoch):
         """Train on every user once; return the mean loss per interaction."""
-        model = self.model
         stream = self._stream(epoch, _ORDER)
         order = self._users[self._random.permutation(stream, len(self._users))]
         n_batches = -(-len(order) // self._batch_size)
@@ -192,14 +102,16 @@ class VAETrainer(RecommenderTrainer):
         if self._sampler_draws:
             proposal = AlreadyDrawn(proposal.log_q, proposal.n_items)
         self._trainer.begin_epoch(*self._epoch_of(n_batches), proposal)
-        kl_weight = self.components.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up)
+        parts = enumerate(np.array_split(order, n_batches), first_step + 1)
+        batches = (self._batch(users, epoch, step) for step, users in parts)
         total = weight = 0.0
         # Overflows are reported at the end of the epoch.
         with np.errstate(over="ignore", invalid="ignore"):
-            for b, users in enumerate(np.array_split(order, n_batches)):
-                loss, batch_weight = self._train(users, epoch, kl_weight, first_step + b + 1)
+            for loss, batch_weight, derivative in self._trainer.train(batches):
                 total += loss
                 weight += batch_weight
+                if self.components.temperature.statistics_wanted:
+                    self.training.statistics[0, 1:] += batch_weight, derivative
         self._trainer.catch_up(first_step + n_batches)
         self.training.n_steps[:] += n_batches
         return total / weight
@@ -253,64 +165,21 @@ class VAETrainer(RecommenderTrainer):
         offsets = self._trainer.take(table, slice(None), slice(n, None))[:, 0]
         return sampler.proposal_of_codes(counts, codewords, codes, offsets=offsets)
 
-    def _train(self, users, epoch, kl_weight, step):
-        """Train on one batch of users; return its loss and the weight of its interactions."""
-        model, activation = self.model, self.model.activation
-        rows = take_rows(self.X, users)
-        n_users, n_samples = len(users), int(model.n_samples)
-        layers, inverse = model._layers(), self.inverse_temperatures[0, 0]
-
-        # Forward.
-        inputs = self._inputs(users, rows, epoch)
-        pooled = self._trainer.sum_inputs(inputs, step)
-        mask = None
-        if model.dropout and model.dropout_on == "hidden":
-            mask = self._kept(flat_indices(users, pooled.shape[1]), epoch)
-            mask = mask / np.float32(1 - model.dropout)
-            pooled *= mask
-        posterior = encode(layers, pooled, activation)
-        deviation = np.exp(0.5 * posterior.log_variance)
-        noise = self._noise(users, deviation.shape[1], epoch)
-        z = (posterior.mean + noise * deviation).reshape(n_samples * n_users, -1)
-        queries, decoded = decode(layers, z, activation)
-        if self.components.cosine:
-            queries, lengths = normalise(queries)
-
-        scale = np.float32(1 / (n_users * n_samples) if self.optimizer.average else 1 / n_samples)
-        by_queries, losses, weight = self._step_items(inverse * queries, rows, scale, step)
-
-        # Backward.
-        if self.components.temperature.statistics_wanted:
-            by_log_inverse = np.vdot(by_queries, queries) / (scale * n_samples)
-            self.training.statistics[0, 1:] += weight, by_log_inverse
-        by_queries *= inverse
-        if self.components.cosine:
-            by_queries = normalise_backward(queries, lengths, by_queries)
-        by_decoder, by_z = decode_backward(layers, decoded, by_queries, activation)
-        by_mean, by_log_variance = self._through_posterior(
-            posterior, deviation, noise, by_z.reshape(noise.shape), kl_weight * (scale * n_samples)
+    def _batch(self, users, epoch, step):
+        """Return the AutoencoderBatch of users."""
+        rows, model = take_rows(self.X, users), self.model
+        return AutoencoderBatch(
+            step=step,
+            users=users,
+            positives=Histories(rows.indptr, rows.indices, rows.data),
+            inputs=self._inputs(users, rows, epoch),
+            inverse_temperature=self.inverse_temperatures[0, 0],
+            kl_weight=self.components.kl_weight * min(1.0, (epoch + 1) / model.kl_warm_up),
+            dropout=self._stream(epoch, _DROPOUT),
+            noise=self._stream(epoch, _NOISE),
+            draws=self._stream(step, _DRAWS),
+            drawn=self._drawn(len(users) * int(model.n_samples), step),
         )
-        by_encoder, by_pooled = encode_backward(
-            layers, posterior, by_mean, by_log_variance, activation
-        )
-        if mask is not None:
-            by_pooled *= mask
-
-        self._trainer.step_inputs(inputs, np.ascontiguousarray(by_pooled), scale, step)
-        self._trainer.step_layers([*by_encoder, *by_decoder], n_users, step)
-        loss = losses.sum() / n_samples + kl_weight * kl_divergence(posterior).sum()
-        return float(loss), weight
-
-    def _kept(self, indices, epoch):
-        """Return the mask of elements that dropout keeps."""
-        drawn = self._random.uniform(self._stream(epoch, _DROPOUT), indices)
-        return drawn >= np.float32(self.model.dropout)
-
-    def _noise(self, users, n_components, epoch):
-        """Return the noise of all samples of users, (n_samples, n_users, n_components)."""
-        samples = np.arange(int(self.model.n_samples))[:, None]
-        indices = flat_indices(samples * self.X.shape[0] + users, n_components)
-        return self._random.standard_normal(self._stream(epoch, _NOISE), indices)
 
     def _inputs(self, users, rows, epoch):
         """Return the encoder's inputs for the histories of users."""
@@ -319,42 +188,12 @@ class VAETrainer(RecommenderTrainer):
         if dropout and self.model.dropout_on == "input":
             # Dropped items do not occur in the batch: their rows are not updated.
             shift = np.repeat(self.X.indptr[users] - starts[:-1], np.diff(starts))
-            kept = self._kept(np.arange(len(items)) + shift, epoch)
+            stream = self._stream(epoch, _DROPOUT)
+            drawn = self._random.uniform(stream, np.arange(len(items)) + shift)
+            kept = drawn >= np.float32(dropout)
             items, inputs = items[kept], inputs[kept] / np.float32(1 - dropout)
             starts = np.concatenate([[0], np.cumsum(kept)])[starts]
         return Histories(starts, items, inputs)
-
-    def _step_items(self, queries, rows, scale, step):
-        """Train the items; return the gradient with respect to queries, the losses, a weight."""
-        n_samples = int(self.model.n_samples)
-        # A column of ones for the items' biases.
-        queries = np.column_stack([queries, np.ones(len(queries), dtype=np.float32)])
-        queries = np.ascontiguousarray(queries, dtype=np.float32)
-        lengths = np.tile(np.diff(rows.indptr), n_samples)
-        totals = np.add.reduceat(rows.data, rows.indptr[:-1])
-        totals = np.tile(totals, n_samples).astype(np.float32)
-        histories = Histories(
-            starts=np.concatenate([[0], np.cumsum(lengths)]),
-            items=np.tile(rows.indices, n_samples),
-            weights=np.tile(rows.data, n_samples),
-        )
-        stream, drawn = self._stream(step, _DRAWS), self._drawn(len(queries), step)
-        by_queries, losses = self._trainer.step_items(
-            queries, histories, totals, scale, step, stream, drawn
-        )
-        weight = float(totals.sum(dtype=np.float64)) / n_samples
-        return np.ascontiguousarray(by_queries[:, :-1]), losses, weight
-
-    @staticmethod
-    def _through_posterior(posterior, deviation, noise, by_z, kl_weight):
-        """Return the gradients of loss and KL divergence by means and by log-variances."""
-        by_mean = by_z.sum(axis=0)
-        by_log_variance = 0.5 * deviation * (by_z * noise).sum(axis=0)
-        if kl_weight:
-            divergence_by_mean, divergence_by_log_variance = kl_gradients(posterior)
-            by_mean += np.float32(kl_weight) * divergence_by_mean
-            by_log_variance += np.float32(kl_weight) * divergence_by_log_variance
-        return by_mean, by_log_variance
 
     def attributes(self):
         """Return the learned attributes, copied, for callbacks that evaluate the model."""

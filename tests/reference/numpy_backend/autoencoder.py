@@ -4,6 +4,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from freqfm.backends.base import Trainer
+from freqfm.backends.cpu.vae.dense import DenseLayers
 
 from .ranking import summed, unit
 from .sampling import distribution_of
@@ -11,10 +12,11 @@ from .steps import Steps
 from .streams import hashes, key_of
 
 
-class AutoencoderEpochs(Trainer):
+class AutoencoderEpochs(DenseLayers, Trainer):
     """What ``Backend.autoencoder_trainer`` returns."""
 
     def __init__(self, problem):
+        super().__init__(problem)
         self.problem, self._steps = problem, Steps(problem.rule, problem.formulas)
 
     def begin_epoch(self, tables, first_step, corrections, proposal):
@@ -29,6 +31,10 @@ class AutoencoderEpochs(Trainer):
         corrections = self._corrections[step - self._first_step]
         n_seen = np.broadcast_to(np.asarray(n_seen, dtype=np.float64), len(gradient))
         self._steps.move(self._tables[position], gradient, n_seen, share, corrections)
+
+    def layer_weights(self):
+        """Return the weights of the dense layers."""
+        return [table.weights for table in self._tables[2:]]
 
     def sum_inputs(self, histories, step):
         """Return the sums of the input vectors of histories."""

@@ -1,7 +1,7 @@
 """The layers of a variational autoencoder that have a row per item: input sums, output softmax.
 
-The layers in between are small and computed by NumPy. A batch has B queries; each is scored against
-all items, or against items drawn for it, and the gradient of ::
+The layers in between are small and computed by NumPy, see ``dense``. A batch has B queries; each is
+scored against all items, or against items drawn for it, and the gradient of ::
 
     sum_u scale (n_u log sum_i exp(q_u' v_i) - sum_i x_ui q_u' v_i),   n_u = sum_i x_ui,
 

@@ -7,6 +7,7 @@ from freqfm._numba.jit import specialised
 from freqfm.backends.cpu.tables import empty_occurrences
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.training import TableTrainer
+from freqfm.backends.cpu.vae.dense import DenseLayers
 from freqfm.backends.cpu.vae.layers import (
     N_CHUNKS,
     TILE,
@@ -38,12 +39,12 @@ def sum_histories(histories, table, n_threads):
     return out
 
 
-class AutoencoderTrainer(TableTrainer):
-    """Trains the tables of an autoencoder, see ``Backend.autoencoder_trainer``."""
+class AutoencoderTrainer(DenseLayers, TableTrainer):
+    """Trains an autoencoder, see ``Backend.autoencoder_trainer``."""
 
     def __init__(self, problem, n_threads):
-        super().__init__(problem.rule, n_threads, problem.formulas)
-        self._problem = problem
+        DenseLayers.__init__(self, problem)
+        TableTrainer.__init__(self, problem.rule, n_threads, problem.formulas)
         self._alone = Team(1, problem.formulas)
         n_positives, width = problem.n_positives, problem.input_width
         self._occurrences = empty_occurrences(n_positives, width, n_threads)
@@ -92,6 +93,10 @@ class AutoencoderTrainer(TableTrainer):
 
     def _move(self, table, step):
         return Move(table, self.step(step - self._first_step))
+
+    def layer_weights(self):
+        """Return the weights of the dense layers."""
+        return [layer.weights for layer in self._layers]
 
     def sum_inputs(self, histories, step):
         """Return the sums of the input vectors of histories, (B, h)."""

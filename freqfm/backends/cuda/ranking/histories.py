@@ -34,12 +34,12 @@ class FoldInArgs(NamedTuple):
 
 @inlined
 def sum_row(group, histories, r, table, out):
-    """Write a user's sum of weights times rows of a table."""
+    """Write the sum of weights times rows of a table of user ``r``."""
     for f in range(group.lane, table.shape[1], group.n_lanes):
         total = ZERO
         for p in range(histories.starts[r], histories.starts[r + 1]):
             total += histories.weights[p] * table[histories.items[p], f]
-        out[r, f] = total
+        out[f] = total
 
 
 @inlined
@@ -47,7 +47,7 @@ def sum_rows(group, b, args):
     """Write the sums of all users."""
     histories, table, out = args
     for r in range(group.rank, out.shape[0], group.size):
-        sum_row(group, histories, r, table, out)
+        sum_row(group, histories, r, table, out[r])
 
 
 @inlined
@@ -177,7 +177,7 @@ def fold_in_rows(group, b, args):
         for p in range(histories.starts[r] + group.lane, histories.starts[r + 1], group.n_lanes):
             weight += histories.weights[p]
         weight = group_sum(group, weight)
-        sum_row(group, histories, r, args.problem.items, out)
+        sum_row(group, histories, r, args.problem.items, out[r])
         for f in range(group.lane, out.shape[1], group.n_lanes):
             args.sums[group.rank, f] = out[r, f]
         synchronize_group(group)

@@ -14,8 +14,7 @@ from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.memory import lanes_for, rule_for_device
 from freqfm.backends.cuda.ranking.histories import on_device, sum_row
 from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
-from freqfm.backends.cuda.tables import Step
-from freqfm.backends.cuda.vae.layers import MOVE_ALL, Moved
+from freqfm.backends.cuda.tables import Side, Step, move_all
 from freqfm.formulas.codes import RATE_CONSTANT
 
 _FACTORS = "user_factors", "item_factors"
@@ -38,12 +37,20 @@ class Layer(NamedTuple):
     scale: float
 
 
+class Moved(NamedTuple):
+    """A table, and the step that moves all its rows."""
+
+    side: Side
+    step: Step
+    number: int  #: of the step in the epoch
+
+
 @inlined
 def propagate(group, b, layer):
     """Compute one side of a layer."""
     base, out = layer.base, layer.out
     for r in range(group.rank, out.shape[0], group.size):
-        sum_row(group, layer.neighbours, r, layer.table, out)
+        sum_row(group, layer.neighbours, r, layer.table, out[r])
         for f in range(group.lane, out.shape[1], group.n_lanes):
             out[r, f] = layer.scale * (base[r, f] + out[r, f])
 
@@ -65,7 +72,14 @@ def clear(group, b, table):
             table[r, f] = ZERO
 
 
+@inlined
+def move_table(group, b, moved):
+    """Move all rows of a table."""
+    move_all(group, moved.number, moved.side, 1, moved.step)
+
+
 PROPAGATE, ADD_CHANGES, CLEAR = (propagate,), (add_changes,), (clear,)
+MOVE_TABLE = (move_table,)
 
 
 class Propagation:
@@ -181,7 +195,7 @@ class BatchGraphTrainer(CUDARankingTrainer):
         self._propagation.mean(self._gradients, by_tables)
         for name, gradients in zip(_FACTORS, by_tables, strict=True):
             table, step = self._tables[name], self._tables.step
-            side = self._tables.nothing._replace(table=table, gradients=gradients, n_seen=1)
-            moved = Moved(side, step, int(first) + 1, gradients, ONE)
-            self._propagation.run(MOVE_ALL, moved, gradients, self._formulas)
+            side = self._tables.nothing._replace(table=table, gradients=gradients)
+            moved = Moved(side, step, int(first) + 1)
+            self._propagation.run(MOVE_TABLE, moved, gradients, self._formulas)
         return found

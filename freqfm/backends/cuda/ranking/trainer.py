@@ -27,8 +27,8 @@ from freqfm.formulas import codes
 from freqfm.formulas.losses import ends_draws
 from freqfm.formulas.rng import stream_key
 
-# A call sorts at most so many occurrences, to save memory.
-_OCCURRENCES = 1 << 24
+#: A call sorts at most so many occurrences, to save memory.
+OCCURRENCES = 1 << 24
 
 #: By the names of ``RankingProblem.family``.
 FAMILIES = {"softmax": SoftmaxFamily, "pairwise": PairwiseFamily, "alignment": AlignmentFamily}
@@ -62,7 +62,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         self._family = family(device, problem, n_pairs, n_pairs)
         self._n_occurrences = n = n_pairs + self._family.n_listed
         drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
-        self.batches_per_call = 1 if drawn else max(1, _OCCURRENCES // n)
+        self.batches_per_call = 1 if drawn else max(1, OCCURRENCES // n)
         self._tables = self._compared = DeviceTables(self, problem.rule, problem.formulas)
         d, code = problem.width, self._family.lists_code
         self._user_lists = UserLists(device, len(degrees), d, n_pairs)
@@ -86,7 +86,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
             device.to_device(data.weights),
             device.to_device(data.row_starts.astype(np.int32)),
             device.to_device(data.row_users.astype(np.int32, copy=False)),
-            device.to_device(_batches(data.batch_starts, self._pair_starts)),
+            device.to_device(batches_between(data.batch_starts, self._pair_starts)),
             device.to_device(means),
             device.to_device(scales),
             key,
@@ -162,8 +162,8 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         self._data = None
 
 
-def _batches(row_starts, pair_starts):
-    """Return where each batch begins, and its size: rows, and pairs."""
+def batches_between(row_starts, pair_starts):
+    """Return where each batch begins, and its size: rows, and pairs; see ``EpochData``."""
     sizes = np.diff(row_starts), np.diff(pair_starts)
     columns = row_starts[:-1], sizes[0], pair_starts[:-1], sizes[1]
     return np.column_stack(columns).astype(np.int32)

@@ -1,41 +1,322 @@
-"""Tables of an autoencoder beside its items: inputs, whose rows batches list, and dense layers."""
+"""The phases of an autoencoder around the softmax over its items: the dense layers, both ways.
 
+Their arguments are those of the softmax, and an Encoder. Inputs of a layer have a column of ones,
+so that its biases are a row of its weights.
+"""
+
+import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import inlined
-from freqfm.backends.cuda.tables import Side, Step, apply_gradients, catch_up_rows, move_all
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined
+from freqfm.backends.base import Histories
+from freqfm.backends.cuda.groups import group_sum
+from freqfm.backends.cuda.products import (
+    parts_of,
+    product_in_parts,
+    product_of_rows,
+    sum_of_parts,
+)
+from freqfm.backends.cuda.ranking.batches import DERIVATIVE, RankingArgs, batch_of
+from freqfm.backends.cuda.ranking.histories import sum_row
+from freqfm.backends.cuda.tables import (
+    Side,
+    apply_gradients,
+    catch_up_rows,
+    move_all,
+    row_scale,
+)
+from freqfm.formulas.rng import random_bits, standard_normal, uniform
+
+#: Where results of a call have the KL divergences of users, in the rows of their first queries.
+DIVERGENCE = 2
 
 
-class Moved(NamedTuple):
-    """Rows of a table, and the step that moves them."""
+class Dense(NamedTuple):
+    """A dense layer, and its arrays of a batch, float32; n is the most rows of any."""
 
-    side: Side
-    step: Step
-    number: int  #: of the step in the epoch
-    sources: np.ndarray  #: the source rows of the occurrences
-    mean: float  #: the factor of the penalty for each occurrence
+    side: Side  #: weights (n_in + 1, n_out), and their gradients
+    n_samples: int  #: how many queries a row has
+    activated: bool  #: whether its inputs are values of the activation
+    inputs: np.ndarray  #: (n, n_in + 1)
+    outputs: np.ndarray  #: (n, n_out), or with a column of ones
+    by_inputs: np.ndarray  #: (n, n_in), gradients; by values of an activation: before that
+    by_outputs: np.ndarray  #: (n, n_out)
+    transposed: np.ndarray  #: (n_out, n_in), the weights
+    parts: np.ndarray  #: (parts, n_in + 1, n_out), of the gradients by the weights
+
+
+class Encoder(NamedTuple):
+    """What an autoencoder has besides items, for the batches of a call; R is the most queries."""
+
+    relu: bool  #: whether the activation is that, and not tanh
+    drops: bool  #: whether elements of the sums of input vectors are dropped
+    decodes: bool  #: whether there are layers after the latent vectors
+    n_samples: int
+    n_users: int
+    dropout: float  #: float32
+    dropout_key: int  #: uint64, as the next
+    noise_key: int
+    inverse: float  #: inverse temperature, float32
+    kl_weight: float  #: float32
+    users: np.ndarray  #: of the call, int64
+    histories: Histories  #: their inputs
+    inputs: Side  #: the input vectors
+    bias: Side  #: of their sums, (1, h)
+    layers: tuple  #: of Dense
+    latent: np.ndarray  #: (R, d + 1), latent vectors and ones
+    by_latent: np.ndarray  #: (R, d)
+    last: np.ndarray  #: (R, D + 1), the outputs of the last layer and ones, or ``latent``
+    by_last: np.ndarray  #: (R, D)
+    scales: np.ndarray  #: (R,), one over the lengths of these outputs, or one
+
+
+#: RankingArgs whose users are the queries, and an Encoder.
+AutoencoderArgs = NamedTuple(
+    "AutoencoderArgs", [*RankingArgs.__annotations__.items(), ("encoder", Encoder)]
+)
 
 
 @inlined
-def catch_up_listed(group, s, moved):
-    """Let the rows of a batch catch up on the steps that they have missed."""
-    catch_up_rows(group, 0, moved.number, moved.side, moved.step)
+def _activate(relu, x):
+    return max(x, ZERO) if relu else np.float32(math.tanh(x))
 
 
 @inlined
-def move_listed(group, s, moved):
-    """Move the rows that a batch has listed."""
-    apply_gradients(group, 0, moved.number, moved.side, moved.sources, 0, moved.mean, moved.step)
+def _slope(relu, value):
+    """Return the derivative of the activation by its value."""
+    if relu:
+        return ONE if value > ZERO else ZERO
+    return ONE - value * value
 
 
 @inlined
-def move_layer(group, s, moved):
-    """Move all rows of a table."""
-    move_all(group, moved.number, moved.side, moved.step)
+def _users_of(args, batch):
+    """Return the first user of a batch in the call, and how many there are."""
+    n = args.encoder.n_samples
+    return batch.first_row // n, batch.n_rows // n
 
 
-CATCH_UP = (catch_up_listed,)
-MOVE_LISTED = (move_listed,)
-MOVE_ALL = (move_layer,)
+@inlined
+def _kept(encoder, u, f, width):
+    """Return the factor of element ``f`` of the sum of user ``u`` of the call."""
+    if not encoder.drops:
+        return ONE
+    bits = random_bits(encoder.dropout_key, encoder.users[u] * width + f)
+    return ONE / (ONE - encoder.dropout) if uniform(bits) >= encoder.dropout else ZERO
+
+
+@inlined
+def _noise(encoder, sample, u, f, width):
+    """Return the noise of element ``f`` of a sample of user ``u`` of the call."""
+    row = sample * encoder.n_users + encoder.users[u]
+    return standard_normal(random_bits(encoder.noise_key, row * width + f))
+
+
+# Before the softmax. Functions are made phases by ``_phase``.
+
+
+@inlined
+def catch_up_inputs(group, layer, batch, args):
+    """Let the input vectors of a batch catch up on the steps that they have missed."""
+    catch_up_rows(group, batch.number, batch.step, args.encoder.inputs, args.step)
+
+
+@inlined
+def pool(group, layer, batch, args):
+    """Write the first hidden values, from the sums of input vectors; list these vectors."""
+    encoder, (first, n) = args.encoder, _users_of(args, batch)
+    inputs, starts = encoder.inputs, encoder.histories.starts
+    width = inputs.table.weights.shape[1]
+    for r in range(group.rank, n, group.size):
+        u = first + r
+        sum_row(group, encoder.histories, u, inputs.table.weights, layer.inputs[r])
+        for f in range(group.lane, width, group.n_lanes):
+            total = layer.inputs[r, f] * _kept(encoder, u, f, width)
+            total += encoder.bias.table.weights[0, f]
+            layer.inputs[r, f] = _activate(encoder.relu, total)
+        for p in range(starts[u] + group.lane, starts[u + 1], group.n_lanes):
+            inputs.rows[p - starts[first]] = r
+            inputs.multiples[p - starts[first]] = encoder.histories.weights[p]
+
+
+@inlined
+def multiply(group, layer, batch, args):
+    """Multiply the inputs of a layer by its weights, and write these transposed."""
+    (n_out, n_in), weights = layer.transposed.shape, layer.side.table.weights
+    shape = batch.n_rows // layer.n_samples, n_out
+    product_of_rows(group, layer.inputs, 0, weights, shape, layer.outputs)
+    for k in range(group.rank, n_in, group.size):
+        for f in range(group.lane, n_out, group.n_lanes):
+            layer.transposed[f, k] = weights[k, f]
+
+
+@inlined
+def activate(group, layer, batch, args):
+    """Turn the outputs of a hidden layer into its values."""
+    for r in range(group.rank, batch.n_rows // layer.n_samples, group.size):
+        for f in range(group.lane, layer.transposed.shape[0], group.n_lanes):
+            layer.outputs[r, f] = _activate(args.encoder.relu, layer.outputs[r, f])
+
+
+@inlined
+def draw_latent(group, layer, batch, args):
+    """Draw latent vectors by means and log-variances."""
+    encoder, (first, n) = args.encoder, _users_of(args, batch)
+    d = encoder.by_latent.shape[1]
+    for r in range(group.rank, n, group.size):
+        divergence = ZERO
+        for f in range(group.lane, d, group.n_lanes):
+            mean, log_variance = layer.outputs[r, f], layer.outputs[r, d + f]
+            deviation = np.float32(math.exp(HALF * log_variance))
+            divergence += mean * mean + deviation * deviation - ONE - log_variance
+            for sample in range(encoder.n_samples):
+                noise = _noise(encoder, sample, first + r, f, d)
+                encoder.latent[sample * n + r, f] = mean + deviation * noise
+        divergence = HALF * group_sum(group, divergence)
+        if group.lane == 0:
+            at = batch.first_row + r - args.call.first_row
+            args.call.results[DIVERGENCE, at] = divergence
+
+
+@inlined
+def write_queries(group, layer, batch, args):
+    """Write the queries, which are the users of the softmax."""
+    encoder, queries = args.encoder, args.users.table.weights
+    for r in range(group.rank, batch.n_rows, group.size):
+        scale = row_scale(group, encoder.last, r, args.call.n_unit)
+        for f in range(group.lane, encoder.by_last.shape[1], group.n_lanes):
+            queries[r, f] = encoder.inverse * scale * encoder.last[r, f]
+        if group.lane == 0:
+            encoder.scales[r] = scale
+
+
+# After the softmax.
+
+
+@inlined
+def through_queries(group, layer, batch, args):
+    """Write the gradients by what queries are made of, and those by the inverse temperature."""
+    encoder, queries = args.encoder, args.users.table.weights
+    gradients, width = args.scratch.user_gradients, encoder.by_last.shape[1]
+    for r in range(group.rank, batch.n_rows, group.size):
+        along = ZERO
+        for f in range(group.lane, width, group.n_lanes):
+            along += gradients[r, f] * queries[r, f]
+        along = group_sum(group, along) / encoder.inverse
+        for f in range(group.lane, width, group.n_lanes):
+            total = encoder.inverse * gradients[r, f]
+            if args.call.n_unit > 0:
+                total = (total - along * queries[r, f]) * encoder.scales[r]
+            if encoder.decodes:
+                total *= _slope(encoder.relu, encoder.last[r, f])
+            encoder.by_last[r, f] = total
+        if group.lane == 0:
+            at = batch.first_row + r - args.call.first_row
+            args.call.results[DERIVATIVE, at] = along
+
+
+@inlined
+def through_latent(group, layer, batch, args):
+    """Write the gradients by means and log-variances, with those of the KL divergence."""
+    encoder, (first, n) = args.encoder, _users_of(args, batch)
+    d = encoder.by_latent.shape[1]
+    kl_weight = encoder.kl_weight * batch.scale * np.float32(encoder.n_samples)
+    for r in range(group.rank, n, group.size):
+        for f in range(group.lane, d, group.n_lanes):
+            by_mean, by_deviation = ZERO, ZERO
+            for sample in range(encoder.n_samples):
+                gradient = encoder.by_latent[sample * n + r, f]
+                by_mean += gradient
+                by_deviation += gradient * _noise(encoder, sample, first + r, f, d)
+            deviation = np.float32(math.exp(HALF * layer.outputs[r, d + f]))
+            by_log_variance = HALF * deviation * by_deviation
+            if kl_weight > ZERO:
+                by_mean += kl_weight * layer.outputs[r, f]
+                by_log_variance += kl_weight * HALF * (deviation * deviation - ONE)
+            layer.by_outputs[r, f], layer.by_outputs[r, d + f] = by_mean, by_log_variance
+
+
+@inlined
+def multiply_back(group, layer, batch, args):
+    """Find the gradients by a layer's weights, in parts, and by its inputs."""
+    (n_out, n_in), n = layer.transposed.shape, batch.n_rows // layer.n_samples
+    inputs, by_outputs, shape = layer.inputs, layer.by_outputs, (n_in + 1, n_out)
+    product_in_parts(group, inputs, by_outputs, n, shape, layer.parts, False)
+    product_of_rows(group, by_outputs, 0, layer.transposed, (n, n_in), layer.by_inputs)
+
+
+@inlined
+def move_layer(group, layer, batch, args):
+    """Move the weights of a layer, and backpropagate through the activation before it."""
+    (n_out, n_in), n = layer.transposed.shape, batch.n_rows // layer.n_samples
+    n_parts, _ = parts_of(n, layer.parts)
+    for k in range(group.rank, n_in + 1, group.size):
+        for f in range(group.lane, n_out, group.n_lanes):
+            layer.side.gradients[k, f] = sum_of_parts(layer.parts, n_parts, k, f)
+    # A lane reads the gradients that it has written itself.
+    move_all(group, batch.step, layer.side, _users_of(args, batch)[1], args.step)
+    for r in range(group.rank, n if layer.activated else 0, group.size):
+        for f in range(group.lane, n_in, group.n_lanes):
+            layer.by_inputs[r, f] *= _slope(args.encoder.relu, layer.inputs[r, f])
+
+
+@inlined
+def through_sums(group, layer, batch, args):
+    """Write the gradient by the bias of the sums, and those by the sums before dropout."""
+    (first, n), width = _users_of(args, batch), layer.by_inputs.shape[1]
+    for f in range(group.rank, width, group.size):
+        total = ZERO
+        for r in range(group.lane, n, group.n_lanes):
+            total += layer.by_inputs[r, f]
+            layer.by_inputs[r, f] *= _kept(args.encoder, first + r, f, width)
+        total = group_sum(group, total)
+        if group.lane == 0:
+            args.encoder.bias.gradients[0, f] = total
+
+
+@inlined
+def move_inputs(group, layer, batch, args):
+    """Move the input vectors of a batch, and the bias of their sums."""
+    side, mean = args.encoder.inputs, batch.scale
+    apply_gradients(group, batch.number, batch.step, side, layer.by_inputs, 0, mean, args.step)
+    move_all(group, batch.step, args.encoder.bias, _users_of(args, batch)[1], args.step)
+
+
+@functools.cache
+def _phase(function, i, forward):
+    """Return the phase of a function of layer ``i``, before the softmax or after it."""
+
+    def phase(group, s, args):
+        batch = batch_of(args.data, args.call, s)
+        if batch.panel == (0 if forward else args.call.n_panels - 1):
+            function(group, args.encoder.layers[i], batch, args)
+
+    # Compiled kernels are found by the names of their phases.
+    phase.__name__ = f"{function.__name__}_{i}"
+    return inlined(phase)
+
+
+def phases_of(n_layers, posterior, idle):
+    """Return the phases before the softmax, and those after it.
+
+    Parameters
+    ----------
+    n_layers, posterior : int
+        How many dense layers, and the number of that of means and log-variances.
+    idle : bool
+        See ``DeviceTables``.
+    """
+    before = [(pool, 0)] if idle else [(catch_up_inputs, 0), (pool, 0)]
+    after = [(through_queries, 0)]
+    for i in range(n_layers):
+        before += [(multiply, i), (draw_latent if i == posterior else activate, i)]
+    for i in reversed(range(n_layers)):
+        after += [(through_latent, i)] * (i == posterior) + [(multiply_back, i), (move_layer, i)]
+    before, after = [*before, (write_queries, 0)], [*after, (through_sums, 0), (move_inputs, 0)]
+    return tuple(
+        tuple(_phase(*made, forward) for made in phases)
+        for phases, forward in ((before, True), (after, False))
+    )
