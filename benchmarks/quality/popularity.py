@@ -28,6 +28,7 @@ from freqfm import MFRecommender
 from freqfm._input.validation import count_threads
 from freqfm.auxiliary import IPL, ReSN
 from freqfm.initializers import PRISM
+from freqfm.losses import MACR
 from freqfm.metrics import ranking_report
 from freqfm.samplers import InBatch
 
@@ -46,6 +47,7 @@ VARIANTS |= {
     f"BPR in large batches, auxiliary={term}": {**_LARGE_BATCHES, "auxiliary": term}
     for term in (None, IPL(1.0), ReSN(0.1))
 }
+VARIANTS |= {f"BPR in large batches, or loss=MACR({c:g})": {"loss": MACR(c)} for c in (0, 1, 3)}
 COLUMNS = {
     "NDCG": f"ndcg@{K}",
     "popular": f"ndcg_popular@{K}",

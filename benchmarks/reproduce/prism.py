@@ -10,7 +10,7 @@ DirectAU and MAWU. Each with:
 - "PRISM": no decay, vectors that start at lengths ln(count + 2). For DirectAU also other alphas
   (figure 5), down to 0, where all lengths are 1;
 - "IPL 1" and so on: for BPR, the terms against the popularity bias of figure 9 with their weights,
-  beside the decay ``--term-decay``.
+  beside the decay ``--term-decay``; and "MACR 1" and so on, its loss in place of BPR with this c.
 
 ``--backbone mlp`` is the paper's non-linear factorization: each side's vectors pass two dense
 layers with a ReLU between them.
@@ -25,7 +25,7 @@ how long training took.
     python benchmarks/reproduce/prism.py --data DIR --data-set ml1m --losses directau --seeds 3
     python benchmarks/reproduce/prism.py --data DIR --variants 'decay 0' 'decay 1e-6' 'PRISM'
     python benchmarks/reproduce/prism.py --data DIR --data-set ml1m --backbone mlp
-    python benchmarks/reproduce/prism.py --data DIR --losses bpr --variants 'IPL*' 'ReSN*'
+    python benchmarks/reproduce/prism.py --data DIR --losses bpr --variants 'IPL*' 'ReSN*' 'MACR*'
     python benchmarks/reproduce/prism.py --quick
 
 The paper's batches are 16,384 (BPR, softmax) and 4,096 (DirectAU, MAWU); the time of DirectAU and
@@ -63,7 +63,7 @@ from freqfm import MFRecommender
 from freqfm.auxiliary import IPL, ReSN
 from freqfm.backbones import MLP
 from freqfm.initializers import PRISM
-from freqfm.losses import BPR, MAWU, DirectAU, Softmax
+from freqfm.losses import BPR, MACR, MAWU, DirectAU, Softmax
 from freqfm.optimizers import Adam
 from freqfm.samplers import Uniform
 
@@ -80,9 +80,13 @@ VARIANTS = {
     **{f"PRISM {alpha}": {"init": PRISM(alpha)} for alpha in ALPHAS},
     **{f"IPL {weight:g}": {"auxiliary": IPL(weight)} for weight in (0.1, 1.0, 10.0)},
     **{f"ReSN {weight:g}": {"auxiliary": ReSN(weight)} for weight in (0.01, 0.1, 1.0)},
+    **{f"MACR {c:g}": {"loss": MACR(c)} for c in (0.0, 2.0, 3.0)},
 }
+# The systems of figure 9 that PRISM is compared with, beside a decay.
+DEBIASING = "IPL ", "ReSN ", "MACR "
+
 # Variants of one loss only.
-ONLY_OF = {"PRISM ": "directau", "IPL ": "bpr", "ReSN ": "bpr"}
+ONLY_OF = {"PRISM ": "directau", **dict.fromkeys(DEBIASING, "bpr")}
 # The losses, and the options that change their runs.
 OPTIONS = {
     "bpr": ("batch_size",),
@@ -126,7 +130,7 @@ def fit(parts, loss, variant, rate, seed, args):
     """Train one model until validation no longer improves; look at test where it is best."""
     X, valid, test = parts
     params = {**losses(args)[loss], **VARIANTS[variant]}
-    if "auxiliary" in params:
+    if variant.startswith(DEBIASING):
         params["weight_decay"] = args.term_decay
     model = MFRecommender(
         N_COMPONENTS,
@@ -239,7 +243,7 @@ def run_data_set(data_set, parts, results, args):
                     "data": data_set, "loss": loss, "variant": variant, "rate": rate, "seed": seed,
                     **{name: getattr(args, name) for name in (*options, *OPTIONS[loss])},
                 }  # fmt: skip
-                if "auxiliary" in VARIANTS[variant]:
+                if variant.startswith(DEBIASING):
                     key["term_decay"] = args.term_decay
                 run = results.run(key, fit, split, loss, variant, rate, seed, args)
                 if run["best"] is not None:
@@ -260,7 +264,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=2048, help="of BPR and softmax")
     parser.add_argument("--alignment-batch-size", type=int, default=1024)
     parser.add_argument("--temperature", type=float, default=1.0, help="of the softmax")
-    parser.add_argument("--term-decay", type=float, default=1e-6, help="beside IPL and ReSN")
+    parser.add_argument("--term-decay", type=float, default=1e-6, help="beside IPL, ReSN, MACR")
     parser.add_argument("--gamma", type=float, default=GAMMA, help="of DirectAU")
     parser.add_argument("--mawu-gammas", type=float, nargs=2, default=[2.6, 1.4])
     args = parser.parse_args()

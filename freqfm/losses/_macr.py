@@ -90,15 +90,23 @@ class MACR(VectorLoss):
         weights = weights / batch.pair_weights.sum(dtype=np.float64)
         labels = np.arange(len(users)) < len(positives)
         (u, n), (i, m) = ((of[:, :-1], of[:, -1].astype(np.float64)) for of in batch.both_vectors)
-        logits = np.einsum("pd,pd->p", u[users], i[items]), m[items], n[users]
-        # Of the score, as if each factor were alone: -log(y), and -log(1 - y).
-        log_y = np.minimum(-sum(np.logaddexp(0, -of) for of in logits), _LARGEST)
-        slope = np.where(labels, -1, np.exp(log_y) / -np.expm1(log_y))
-        by_score, by_item, by_user = (weights * slope * expit(-of) for of in logits)
-        value = weights @ -np.where(labels, log_y, np.log(-np.expm1(log_y)))
-        for weight, of, by in ((self.alpha, logits[1], by_item), (self.beta, logits[2], by_user)):
-            value += weight * (weights @ (np.logaddexp(0, of) - labels * of))
-            by += weight * weights * (expit(of) - labels)
+        logits = np.einsum("pd,pd->p", u[users], i[items]), m, n
+        # Functions of a user or an item are computed once for all of its pairs.
+        places = slice(None), items, users
+        logs = [-np.logaddexp(0, -of)[at] for of, at in zip(logits, places, strict=True)]
+        log_y = np.minimum(sum(logs), _LARGEST)
+        log_rest = np.log(-np.expm1(log_y))
+        value = -weights @ np.where(labels, log_y, log_rest)
+        slope = weights * np.where(labels, -1, np.exp(log_y - log_rest))
+        by_score, by_item, by_user = (
+            slope * expit(-of)[at] for of, at in zip(logits, places, strict=True)
+        )
+        for weight, of, at, log, by in (
+            (self.alpha, m, items, logs[1], by_item),
+            (self.beta, n, users, logs[2], by_user),
+        ):
+            value -= weight * (weights @ (log - ~labels * of[at]))
+            by += weight * weights * (expit(of)[at] - labels)
         slopes = sparse.csr_array((by_score, (users, items)), shape=(len(u), len(i)))
         of_users = np.column_stack([slopes @ i, np.bincount(users, by_user, len(u))])
         of_items = np.column_stack([slopes.T @ u, np.bincount(items, by_item, len(i))])
