@@ -3,15 +3,31 @@
 from numbers import Real
 
 import numpy as np
+from numba import njit
 from scipy import sparse
 from scipy.special import expit
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE
+from freqfm.formulas.losses import log_loss
+from freqfm.losses._ranking import PairwiseLoss
 from freqfm.losses._vectors import VectorLoss
 
 # The logarithm of a probability is at most this, so that that of its complement is finite.
 _LARGEST = -1e-12
+
+
+@njit
+def _cross_entropies(positive, negative):
+    of_positive, by_positive = log_loss(positive, np.float32(1))
+    of_negative, by_negative = log_loss(negative, np.float32(0))
+    return of_positive + of_negative, by_positive, by_negative
+
+
+class _CrossEntropies(PairwiseLoss):
+    """The cross-entropy of a positive's score and that of a negative's."""
+
+    value_and_derivatives = staticmethod(_cross_entropies)
 
 
 class MACR(VectorLoss):
@@ -47,7 +63,7 @@ class MACR(VectorLoss):
     Notes
     -----
     The authors have dense layers of the vectors in place of a number of each item and user.
-    A user that is folded in has the number 0.
+    Users are folded in by the cross-entropies of the dot products, and then have the number 0.
 
     References
     ----------
@@ -70,6 +86,7 @@ class MACR(VectorLoss):
     batch_size = 2048
     max_iter = 30
     decay_by_root_density = 0.025
+    fold_in_loss = _CrossEntropies()
     _parameter_constraints = {
         "c": [Interval(Real, None, None, closed="neither")],
         "alpha": NON_NEGATIVE,

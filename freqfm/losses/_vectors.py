@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 
-from freqfm.losses._ranking import RankingLoss
+from freqfm.losses._ranking import BPR, RankingLoss
 
 
 class VectorLoss(RankingLoss):
@@ -15,10 +15,9 @@ class VectorLoss(RankingLoss):
     or by a class derived from :class:`~freqfm.samplers.Uniform`.
 
     The last ``n_parts`` numbers of a vector are parts of the user or of the item alone, such as a
-    bias, rather than coordinates. What is left of a score when users and items are new or compared
-    with each other depends on the coordinates only: parts of users that are folded in are zero, and
-    similar items are those with similar coordinates. Rankings are by dot products of what
-    ``ranked`` makes of the vectors.
+    bias, rather than coordinates. Users are folded in by their coordinates alone, with zeros as
+    parts, and similar items are those with similar coordinates. Rankings are by dot products of
+    what ``ranked`` makes of the vectors.
 
     Examples
     --------
@@ -67,6 +66,8 @@ class VectorLoss(RankingLoss):
     fold_in_pairwise = True
     fold_in_inverse_temperatures = (1.0, 1.0)
     n_fold_in = 512
+    #: The ``PairwiseLoss`` of coordinates by which users are folded in.
+    fold_in_loss = BPR()
     divergence_hint = "a larger weight_decay"
     #: How many of the last numbers of a vector are no coordinates.
     n_parts = 0

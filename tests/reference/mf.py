@@ -43,6 +43,7 @@ PAIR_LOSSES = {
     "bpr": lambda positive, negative: np.log1p(np.exp(negative - positive)),
     "ccl": lambda positive, negative: 1 - positive + 20 * np.maximum(0, negative - 0.4),
     "warp": lambda positive, negative: np.maximum(0, 1 - positive + negative),
+    "macr": lambda positive, negative: np.logaddexp(0, -positive) + np.logaddexp(0, negative),
 }
 
 #: Surrogates of exp(d) of PSL, by activation.

@@ -903,6 +903,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
     def _pairwise_loss(self):
         loss = resolve("loss", self.loss, RankingLoss, RANKING_LOSSES)
+        if isinstance(loss, VectorLoss):
+            loss = loss.fold_in_loss
         if not isinstance(loss, PairwiseLoss):
             return BPR()
         return loss._for_data(self._n_users, len(self.item_factors_), self._history.n_interactions)
