@@ -46,7 +46,7 @@ from freqfm.losses import CCL
 DATA_SETS = {"gowalla": "gowalla", "ml1m": "ml1m-implicit", "ml100k": "ml100k"}
 
 N_COMPONENTS = 64
-WEIGHTS = {"auxiliary__weight": [0.01, 0.03, 0.1]}
+WEIGHTS = {"auxiliary__weight": [0.003, 0.01, 0.03]}
 GRAPH = LightGCN(2, propagate="batch")
 KL_WEIGHTS = {"kl_weight": [0.025, 0.05, 0.1, 0.2, 0.4]}
 
@@ -114,10 +114,10 @@ TABLES = {
             "SGL": lightgcn(WEIGHTS, auxiliary=SGL()),
             "SimGCL": lightgcn(WEIGHTS, auxiliary=SimGCL()),
             "NCL": lightgcn(WEIGHTS, auxiliary=NCL(prototype_weight=0.01)),
-            "SimpleX": mf({"loss__margin": [0.2, 0.4, 0.8]}, loss=CCL()),
-            "Adap-tau": mf({"n_negatives": [64, 256, 1024]}, temperature="adap_tau"),
+            "SimpleX": mf({"loss__margin": [0.4, 0.8, 0.9]}, loss=CCL()),
+            "Adap-tau": mf({"n_negatives": [256, 1024, 2048]}, temperature="adap_tau"),
             "Adap-tau on LightGCN": mf(
-                {"n_negatives": [64, 256, 1024]},
+                {"n_negatives": [256, 1024, 2048]},
                 temperature="adap_tau",
                 backbone=GRAPH,
                 batch_size=4096,
