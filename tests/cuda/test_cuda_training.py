@@ -377,6 +377,18 @@ def test_backbones_run_on_the_cpu(fit_on):
         assert_array_equal(found.item_factors_, expected.item_factors_)
 
 
+@pytest.mark.parametrize("backbone", ["linear", LightGCN(1)], ids=str)
+def test_dislikes_are_trained_on_the_cpu(monkeypatch, backbone):
+    monkeypatch.setattr(backends, "_cuda", lambda number: on_gpu())
+    model, X = small(backbone=backbone, loss="bpr", device="cuda"), histories()
+    X.data[::5] *= -1
+    with pytest.raises(ValueError, match="dislikes are trained on the CPU only"):
+        model.fit(X)
+    found = model.set_params(device="auto").fit(X)
+    expected = clone(model).set_params(device="cpu").fit(X)
+    assert_array_equal(found.item_factors_, expected.item_factors_)
+
+
 @pytest.mark.parametrize("propagate", ["epoch", "batch"])
 def test_tables_of_graphs_stay_on_the_gpu(fit_on, propagate):
     copied = []

@@ -633,6 +633,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             growth = 1 + dislikes.data.sum() / X.data.sum()
             n_steps = int(components.n_falling_steps * growth)
             components = components._replace(n_falling_steps=n_steps)
+        if components.device == "auto":
+            # Dislikes are trained on the CPU only.
+            components = components._replace(device="cpu")
         task = trainer(self, components, X, Known.of(known), score, n_threads)
         return with_dislikes_trained(task, dislikes)
 

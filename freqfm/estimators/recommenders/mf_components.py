@@ -55,6 +55,7 @@ class Components(NamedTuple):
     #: number of steps over which the learning rate falls linearly; None keeps it constant
     n_falling_steps: int | None
     auxiliary: tuple = ()  #: the auxiliary terms
+    device: str = "cpu"
 
 
 class FoldIn(NamedTuple):
@@ -157,15 +158,6 @@ def resolve_components(model, n_pairs, shape, n_known):
             f"n_negatives={n_negatives} is not used: loss={model.loss!r} draws no negatives; leave "
             f"it at None."
         )
-    include_positive = getattr(loss, "include_positive", False)
-    if include_positive == "auto":
-        include_positive = temperature is not None and temperature.include_positive
-    if sampler is not None and sampler.negatives_code in (
-        codes.NEGATIVES_IN_BATCH,
-        codes.NEGATIVES_FULL,
-    ):
-        # The positive is part of the sum already, as an item.
-        include_positive = False
     relative = isinstance(sampler, InBatch) and not sampler.corrected
     optimizer, n_falling_steps = _optimizer(model, loss, backbone, n_pairs, n_known, stretch)
     density = n_known / (shape[0] * shape[1])
@@ -180,7 +172,7 @@ def resolve_components(model, n_pairs, shape, n_known):
         cosine=cosine,
         rank_by_cosine=_rank_by_cosine(model, loss, cosine, initializer, relative),
         relative_to_popularity=relative,
-        include_positive=include_positive,
+        include_positive=_include_positive(loss, sampler, temperature),
         margins=getattr(loss, "margins", False),
         n_negatives=int(n_negatives),
         batch_size=_batch_size(model, loss, backbone, n_pairs),
@@ -191,7 +183,20 @@ def resolve_components(model, n_pairs, shape, n_known):
         max_iter=int(model.max_iter or loss.max_iter),
         n_falling_steps=n_falling_steps,
         auxiliary=resolve_terms(model, loss, backbone),
+        device=model.device,
     )
+
+
+def _include_positive(loss, sampler, temperature):
+    """Return whether a positive is part of the sum of its softmax."""
+    if sampler is not None and sampler.negatives_code in (
+        codes.NEGATIVES_IN_BATCH,
+        codes.NEGATIVES_FULL,
+    ):
+        # It is part of the sum already, as an item.
+        return False
+    given = getattr(loss, "include_positive", False)
+    return temperature is not None and temperature.include_positive if given == "auto" else given
 
 
 def _optimizer(model, loss, backbone, n_pairs, n_known, stretch):

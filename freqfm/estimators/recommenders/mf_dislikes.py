@@ -14,6 +14,7 @@ import functools
 
 import numpy as np
 
+from freqfm import backends
 from freqfm._messages import shown
 from freqfm.backends.base import Batches, ContextGroup
 from freqfm.losses import BPR, PairwiseLoss
@@ -79,7 +80,7 @@ def with_dislikes_trained(task, dislikes):
     ValueError
         If the task trains on a GPU, or dislikes outweigh likes by far.
     """
-    if task.device.startswith("cuda"):
+    if task._backend is not backends.get():
         raise ValueError(
             f"dislikes are trained on the CPU only, but device={task.model.device!r} trains on "
             f"{task.device}; set device='cpu', or leave dislikes out."

@@ -64,7 +64,7 @@ class MFTrainer(RecommenderTrainer):
             constants["thresholds"] = np.full(known.X.shape[0], np.nan, dtype=np.float32)
         self._thresholds = None if loss.k is None else constants["thresholds"]
         problem = self._problem(constants)
-        start = backends.start(model.device, "ranking_trainer", problem, n_threads)
+        start = backends.start(components.device, "ranking_trainer", problem, n_threads)
         self._backend, self._trainer = start
 
     def _problem(self, constants):
@@ -365,14 +365,14 @@ class GraphTrainer(EpochwiseTrainer):
         self._trainer.compute_vectors()
 
 
-def of_graph(trainer, model, *args):
+def of_graph(trainer, model, components, *args):
     """Return a GraphTrainer if the device of the fit trains it, else a ``trainer``."""
-    if backends.get(model.device).propagates:
-        task = GraphTrainer(model, *args)
+    if backends.get(components.device).propagates:
+        task = GraphTrainer(model, components, *args)
         # With device="auto" the CPU trains what the GPU lacks.
         if task._backend.propagates:
             return task
-    return trainer(model, *args)
+    return trainer(model, components, *args)
 
 
 class BackboneTrainer(MFTrainer):
@@ -389,7 +389,7 @@ class BackboneTrainer(MFTrainer):
     def __init__(self, model, components, X, known, score, n_threads):
         super().__init__(model, components, X, known, score, n_threads)
         formulas = components.optimizer.replacements()
-        start = backends.start(model.device, "table_trainer", self._rule, n_threads, formulas)
+        start = backends.start(components.device, "table_trainer", self._rule, n_threads, formulas)
         self._tables = start[1]
         # The tables without margins, which are the estimator's.
         self._of_backbone = {n: of for n, of in self.tables.items() if n not in _MARGINS}
