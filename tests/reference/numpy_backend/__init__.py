@@ -93,7 +93,7 @@ class NumpyBackend(Backend):
 
     def autoencoder_trainer(self, problem, n_threads):
         """Return what an autoencoder does per item."""
-        return AutoencoderEpochs(problem)
+        return AutoencoderEpochs(problem, self)
 
     def word2vec_trainer(self, problem, n_threads):
         """Return a trainer of word vectors."""

@@ -15,8 +15,9 @@ from .streams import hashes, key_of
 class AutoencoderEpochs(DenseLayers, Trainer):
     """What ``Backend.autoencoder_trainer`` returns."""
 
-    def __init__(self, problem):
+    def __init__(self, problem, backend):
         super().__init__(problem)
+        self.uniform, self.standard_normal = backend.uniform, backend.standard_normal
         self.problem, self._steps = problem, Steps(problem.rule, problem.formulas)
 
     def begin_epoch(self, tables, first_step, corrections, proposal):

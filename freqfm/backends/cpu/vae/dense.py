@@ -41,6 +41,9 @@ class DenseLayers:
     problem : AutoencoderProblem
     """
 
+    # As those of ``Backend``.
+    uniform, standard_normal = staticmethod(uniform), staticmethod(standard_normal)
+
     def __init__(self, problem):
         self._problem = problem
 
@@ -99,13 +102,13 @@ class DenseLayers:
     def _mask(self, batch, width):
         """Return the factors of the sums, zero for those that are dropped."""
         dropout = self._problem.dropout
-        drawn = uniform(batch.dropout, _flat_indices(batch.users, width))
+        drawn = self.uniform(batch.dropout, _flat_indices(batch.users, width))
         return (drawn >= np.float32(dropout)) / np.float32(1 - dropout)
 
     def _noise(self, batch, n_components):
         """Return the noise of all samples of users, (n_samples, n_users, n_components)."""
         samples = np.arange(self._problem.n_samples)[:, None] * self._problem.n_users
-        return standard_normal(batch.noise, _flat_indices(samples + batch.users, n_components))
+        return self.standard_normal(batch.noise, _flat_indices(samples + batch.users, n_components))
 
     def _step_items(self, queries, batch, scale):
         """Train the items; return the gradient with respect to queries, the losses, a weight."""
