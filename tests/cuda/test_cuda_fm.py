@@ -10,11 +10,20 @@ from scipy import sparse
 from sklearn.base import clone
 from test_numpy_backend import FM_MODELS, OPTIMIZERS, covering, label, rows
 
-from freqfm import FMClassifier, FMRegressor, backends
+from freqfm import (
+    DeepFMClassifier,
+    DeepFMRegressor,
+    FMClassifier,
+    FMRegressor,
+    NFMClassifier,
+    NFMRegressor,
+    backends,
+)
 from freqfm.backends.cuda.backend import CUDABackend
+from freqfm.backends.cuda.fm import towers
 from freqfm.backends.cuda.fm import trainer as fm_trainer
 from freqfm.backends.cuda.fm.occurrences import EpochSort
-from freqfm.optimizers import SGD
+from freqfm.optimizers import SGD, Adagrad
 
 pytestmark = pytest.mark.slow  # compiles or emulates many combinations
 
@@ -104,24 +113,105 @@ def test_formulas_of_users_agree(fit_on, custom):
     assert_agree(fit_on, model, *rows("binary"))
 
 
+FIELDS = np.arange(14) % 3
+LAYERED = {
+    "fields": DeepFMClassifier(3, fields=FIELDS),
+    "pooled": DeepFMClassifier(3),
+    "NFM": NFMClassifier(3),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    covering(
+        model=list(LAYERED),
+        hidden_layer_sizes=[(5,), (5, 4), (3, 4, 2)],
+        dropout=[0.0, 0.5],
+        optimizer=[*list(OPTIMIZERS)[2:]],
+        layer_optimizer=["adam", SGD(0.05), Adagrad(0.05), CustomAdam(0.01)],
+        targets=["binary", "three classes"],
+        weighted=[False, True],
+        batch_size=[25, 1000],
+        params=[
+            {"early_stopping": False},
+            {"early_stopping": False, "fit_intercept": False, "alpha_per": "row"},
+            {"early_stopping": True, "validation_fraction": 0.3, "fit_linear": False},
+        ],
+    ),
+    ids=label,
+)
+def test_layers_agree(fit_on, case):
+    X, y = rows(case.pop("targets"))
+    weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if case.pop("weighted") else None
+    optimizer, params = OPTIMIZERS[case.pop("optimizer")], case.pop("params")
+    model = clone(LAYERED[case.pop("model")]).set_params(
+        **case, **params, optimizer=optimizer, max_iter=2, init_scale=0.3, random_state=0,
+        alpha_linear=0.1, alpha_factors=0.1, alpha_layers=0.1,
+    )  # fmt: skip
+    assert_agree(fit_on, model, X, y, sample_weight=weight)
+
+
+@pytest.mark.parametrize("model", list(LAYERED))
+def test_lanes_share_layers(fit_on, model):
+    model = clone(LAYERED[model]).set_params(
+        n_components=5, hidden_layer_sizes=(5, 4), max_iter=1, early_stopping=False,
+        random_state=0, init_scale=0.3,
+    )  # fmt: skip
+    assert_agree(fit_on, model, *rows("binary"), n_lanes=4)
+
+
+@pytest.mark.parametrize("model", list(LAYERED))
+@pytest.mark.parametrize("way", ["warm_start", "partial_fit"])
+def test_layers_are_trained_further_as_on_the_cpu(monkeypatch, model, way):
+    monkeypatch.setattr(backends, "_cuda", lambda number: on_grids()[0])
+    (X, y), found = rows("binary"), []
+    for device in ("cuda", "cpu"):
+        trained = clone(LAYERED[model]).set_params(
+            max_iter=1, warm_start=True, early_stopping=False, batch_size=25, random_state=0,
+            device=device,
+        )  # fmt: skip
+        if way == "warm_start":
+            trained.fit(X, y).fit(X, y)
+        else:
+            # Columns, and with them a field, are new.
+            if model == "fields":
+                trained.set_params(fields=FIELDS[:2])
+            trained.partial_fit(X[:, :2], y, classes=[0, 1])
+            trained.set_params(**({"fields": FIELDS} if model == "fields" else {}))
+            trained.partial_fit(X, y, n_features=X.shape[1])
+        found.append(trained)
+    for name in found[0]._weight_names:
+        assert_allclose(*(getattr(trained, name) for trained in found), rtol=0, atol=1e-5)
+    assert_allclose(*(trained.decision_function(X) for trained in found), atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", [FMClassifier, DeepFMClassifier])
 @pytest.mark.parametrize("n_entries", [1, 40, 100])
-def test_scores_in_parts_are_the_same(fit_on, monkeypatch, n_entries):
+def test_scores_in_parts_are_the_same(fit_on, monkeypatch, cls, n_entries):
     X, y = rows("three classes")
-    model = fit_on(on_grids()[0], FMClassifier(3, max_iter=1, random_state=0), X, y)
+    params = {"max_iter": 1, "early_stopping": False, "random_state": 0}
+    model = fit_on(on_grids()[0], cls(3, **params), X, y)
     expected = model.decision_function(X)
     monkeypatch.setattr(fm_trainer, "_ENTRIES_SCORED", n_entries)
+    monkeypatch.setattr(towers, "_ROWS_SCORED", 7)
     assert_array_equal(model.decision_function(X), expected)
 
 
-def test_tokens_of_many_pieces_agree(fit_on):
+@pytest.mark.parametrize(
+    "model",
+    [FMRegressor(2), DeepFMRegressor(2, fields=[0, 1, 0, 1, 2]), NFMRegressor(2)],
+    ids=label,
+)
+def test_tokens_of_many_pieces_agree(fit_on, model):
     # Column 0 is in all rows, and columns 1 and 2 begin and end within a window.
     generator = np.random.default_rng(0)
     X = np.zeros((230, 5), dtype=np.float32)
     X[:, 0], X[:90, 1], X[40:200, 2], X[:50, 4] = 1, 0.5, -1, generator.random(50)
     X = sparse.csr_array(X)
-    model = FMRegressor(
-        2, optimizer=SGD(0.05), max_iter=2, batch_size=215, init_scale=0.3, random_state=0
-    )
+    model = clone(model).set_params(
+        optimizer=SGD(0.05), max_iter=2, batch_size=215, init_scale=0.3, early_stopping=False,
+        random_state=0,
+    )  # fmt: skip
     assert_agree(fit_on, model, X, generator.random(230))
 
 

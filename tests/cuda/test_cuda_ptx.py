@@ -20,10 +20,12 @@ from sklearn.base import clone
 
 from freqfm import (
     ALSRecommender,
+    DeepFMClassifier,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
     MFRecommender,
+    NFMClassifier,
     RaFMClassifier,
     backends,
 )
@@ -155,10 +157,13 @@ CASES = {
     "classes": lambda: fit_fm(FMClassifier(3)),
     "targets": lambda: fit_fm(FMRegressor(3)),
     "ranks": lambda: fit_fm(RaFMClassifier((1, 3))),
+    "fields and layers": lambda: fit_fm(DeepFMClassifier(3, fields=np.arange(14) % 3)),
+    "layers": lambda: fit_fm(NFMClassifier(3, hidden_layer_sizes=(5, 4))),
     "top k": lambda: serve("top_k"),
     "histories": lambda: serve("histories"),
     "custom loss": lambda: fit_fm(FMClassifier(3, loss=CustomLogLoss())),
     "custom optimizer": lambda: fit_fm(FMClassifier(3, optimizer=CustomAdam(0.01))),
+    "custom layers": lambda: fit_fm(NFMClassifier(3, layer_optimizer=CustomAdam(0.01))),
 }
 
 

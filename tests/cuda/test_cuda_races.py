@@ -17,6 +17,7 @@ from freqfm.backends.cuda.groups import group_sum, synchronize_group
 NAMES = ["softmax", "drawn", "learned", "pairs", "own pairs", "alignment", "autoencoder"]
 NAMES += ["autoencoder, drawn", "classes", "ranks", "top k", "histories", "least squares"]
 NAMES += ["graph", "graph, in batches"]
+NAMES += ["fields and layers", "layers"]
 
 
 class Args(NamedTuple):

@@ -22,10 +22,12 @@ from test_numpy_backend import FM_MODELS, OPTIMIZERS, covering, label, rows
 
 from freqfm import (
     ALSRecommender,
+    DeepFMClassifier,
     FastVAERecommender,
     FMClassifier,
     FMRegressor,
     MFRecommender,
+    NFMClassifier,
     RaFMClassifier,
     backends,
 )
@@ -109,6 +111,9 @@ def test_formulas_of_users_agree(fit_on, params):
         FMClassifier(5, batch_size=20_000),
         RaFMClassifier((4, 16), batch_size=1000),
         RaFMClassifier((4, 16), batch_size=20_000, form="reference"),
+        DeepFMClassifier(16, fields=np.repeat([0, 1, 2], [3000, 100, 10]), batch_size=1000),
+        DeepFMClassifier(5, hidden_layer_sizes=(64, 40), batch_size=20_000),
+        NFMClassifier(16, hidden_layer_sizes=(100, 40), batch_size=1000),
     ],
     ids=str,
 )

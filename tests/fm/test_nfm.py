@@ -3,7 +3,7 @@
 import pickle
 
 import numpy as np
-import pytest
+from emulated_gpu import EmulatedDevice
 from helpers import PENALTIES, assert_same_model, each
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -14,8 +14,9 @@ from freqfm import (
     FMRegressor,
     NFMClassifier,
     NFMRegressor,
+    backends,
 )
-from freqfm.backends.base import CPUOnlyError
+from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.initializers import Normal
 
 PAIRS = [(NFMClassifier, DeepFMClassifier), (NFMRegressor, DeepFMRegressor)]
@@ -73,8 +74,13 @@ def test_continued_grown_and_stored_models(log):
     assert [layer.shape for layer in part.layers_] == [(4, 5), (5,)]
 
 
-def test_a_gpu_refuses_it_by_name(log):
-    cuda = pytest.importorskip("freqfm.backends.cuda.backend")
-    model = model_of().fit(*log)
-    with pytest.raises(CPUOnlyError, match="NFM runs on the CPU only"):
-        cuda._refuse_others(model._outputs())
+def test_a_gpu_trains_it_as_the_cpu_does(log, monkeypatch):
+    X, y = log[0][:60], log[1][:60]
+    backend = CUDABackend(EmulatedDevice())
+    monkeypatch.setattr(backends, "_cuda", lambda number: backend)
+    params = {"batch_size": 30, "max_iter": 1, "early_stopping": False}
+    found, expected = (model_of(device=at, **params).fit(X, y) for at in ("cuda", "cpu"))
+    assert backend.device.launches
+    for name in expected._weight_names:
+        assert_allclose(getattr(found, name), getattr(expected, name), rtol=0, atol=1e-6)
+    assert_allclose(found.predict_proba(X), expected.predict_proba(X), atol=1e-6)

@@ -23,7 +23,8 @@ How the parts fit:
     float32; sums of long arrays.
 ``fm``
     ``occurrences``: the tokens of all batches of an epoch, sorted. ``scores`` and ``batch``: phases
-    of factorization machines, plain or with tables of several ranks. ``trainer``: what runs them.
+    of factorization machines, plain or with tables of several ranks. ``layers``: those of DeepFM
+    and NFM. ``towers``, ``trainer``: what runs them.
 ``steps``
     Steps of the weights of one row, which tokens of machines and rows of tables share.
 ``columns``

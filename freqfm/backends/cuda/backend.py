@@ -1,6 +1,6 @@
 """The backend "cuda": kernels for NVIDIA GPUs, see the folder's docstring."""
 
-from freqfm.backends.base import Backend, CPUOnlyError, FieldVectors, FieldWeights, Tower
+from freqfm.backends.base import Backend, CPUOnlyError, FieldVectors, FieldWeights
 from freqfm.backends.cuda.fm.trainer import DeviceRows, FMEpochs, fm_scores
 from freqfm.backends.cuda.ranking.histories import fold_in, sum_histories
 from freqfm.backends.cuda.ranking.least_squares import CUDALeastSquaresTrainer
@@ -20,10 +20,8 @@ def _cpu_only(what):
 
 
 def _refuse_others(weights):
-    dense = weights[0].dense
-    parts = type(dense), type(weights[0].factors)
-    tower = "NFM" if isinstance(dense, Tower) and not dense.pairs else "DeepFM"
-    for kind, name in {Tower: tower, FieldWeights: "FwFM", FieldVectors: "FFM"}.items():
+    parts = type(weights[0].dense), type(weights[0].factors)
+    for kind, name in {FieldWeights: "FwFM", FieldVectors: "FFM"}.items():
         if kind in parts:
             raise CPUOnlyError(f"{name} runs on the CPU only; set device='cpu', or device='auto'.")
 

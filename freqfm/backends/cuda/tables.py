@@ -72,10 +72,15 @@ class Side(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """Of the vectors of users."""
+    """Of numbers in a row."""
 
     threshold: int  #: of 16 random bits, uint64; 0 for none
     kept: float  #: factor of numbers that are kept, float32
+
+
+def dropout_of(rate):
+    """Return the Dropout of a share of all numbers."""
+    return Dropout(np.uint64(rate * 65536), np.float32(1 / (1 - rate)))
 
 
 # Rows read for a batch.
@@ -140,7 +145,7 @@ def gather_row(group, table, k, n_unit, out, j, columns):
 
 
 @inlined
-def _dropped(dropout, key, f):
+def dropped(dropout, key, f):
     """Return the factor of element ``f`` of a row; a hash serves four elements, 16 bits each."""
     if dropout.threshold == np.uint64(0):
         return ONE
@@ -153,10 +158,10 @@ def _read_dropped(table, k, columns, dropout, key):
     """Return four numbers of row ``k``, of which some are dropped."""
     f, g, h, i = columns
     kept = (
-        _dropped(dropout, key, f),
-        _dropped(dropout, key, g),
-        _dropped(dropout, key, h),
-        _dropped(dropout, key, i),
+        dropped(dropout, key, f),
+        dropped(dropout, key, g),
+        dropped(dropout, key, h),
+        dropped(dropout, key, i),
     )
     return products(kept, read(table, k, columns))
 
@@ -184,7 +189,7 @@ def through_dropout(group, gradients, dropout, key, j):
     """Backpropagate the gradient in row ``j`` through dropout."""
     if dropout.threshold != np.uint64(0):
         for f in range(group.lane, gradients.shape[1], group.n_lanes):
-            gradients[j, f] *= _dropped(dropout, key, f)
+            gradients[j, f] *= dropped(dropout, key, f)
 
 
 @inlined

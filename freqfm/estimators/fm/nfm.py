@@ -118,8 +118,8 @@ class NFMClassifier(ClassTargets, FactorsUnderTower):
     random_state : int, RandomState, Generator or None, default=None
         Seed of the initial values, the order of rows and the validation part.
     device : str, default="cpu"
-        Where the model trains and predicts: "cpu", or "auto". A tower runs on the CPU only: "cuda"
-        raises unless ``hidden_layer_sizes`` is empty. See :ref:`gpu`.
+        Where the model trains and predicts: "cpu"; "cuda" for an NVIDIA GPU, or "cuda:1" for the
+        second one; "auto" for a GPU if one can be used, else the CPU. See :ref:`gpu`.
 
     Attributes
     ----------
@@ -317,8 +317,8 @@ class NFMRegressor(RealTargets, FactorsUnderTower):
     random_state : int, RandomState, Generator or None, default=None
         Seed of the initial values, the order of rows and the validation part.
     device : str, default="cpu"
-        Where the model trains and predicts: "cpu", or "auto". A tower runs on the CPU only: "cuda"
-        raises unless ``hidden_layer_sizes`` is empty. See :ref:`gpu`.
+        Where the model trains and predicts: "cpu"; "cuda" for an NVIDIA GPU, or "cuda:1" for the
+        second one; "auto" for a GPU if one can be used, else the CPU. See :ref:`gpu`.
 
     Attributes
     ----------

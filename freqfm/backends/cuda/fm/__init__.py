@@ -1,1 +1,1 @@
-"""Factorization machines: plain and rank-aware."""
+"""Factorization machines: plain, rank-aware, and with layers."""

@@ -61,17 +61,20 @@ class FMTargets(NamedTuple):
 
 
 class FMWeightState(NamedTuple):
-    """The weights of one output and the optimizer's state, one-dimensional; some are empty."""
+    """The weights of one output and the optimizer's state; some are empty."""
 
     intercept: np.ndarray  #: (1,)
     linear: np.ndarray  #: (n,)
-    factors: np.ndarray  #: the tables of all levels
+    factors: np.ndarray  #: the tables of all levels, one-dimensional
+    dense: np.ndarray  #: (1, n_weights), of dense layers
     per_row: np.ndarray  #: (n,)
     intercept_state: np.ndarray  #: (3,), first, second, and counter
     linear_first: np.ndarray  #: (n,)
     linear_second: np.ndarray  #: (n,)
     factors_first: np.ndarray  #: as the factors, or a number for each of their rows
     factors_second: np.ndarray  #: as the factors
+    dense_first: np.ndarray  #: as those of dense layers
+    dense_second: np.ndarray  #: likewise
 
 
 class FMScratch(NamedTuple):
@@ -89,6 +92,11 @@ class FMScratch(NamedTuple):
     of_pieces: np.ndarray
     vectors: np.ndarray  #: (n_pieces, W), sums of incomplete pieces
     touched: np.ndarray  #: (n,), int32, one more than the last batch that had a token; or empty
+    layered: bool  #: whether the score has dense layers, see ``layers``; without, the rest is empty
+    #: (batch_size, n_inputs + W), derivatives of the weighted losses by x v, for each input, and in
+    #: the last columns what an entry multiplies its own x v by.
+    gradients: np.ndarray
+    fields: np.ndarray  #: (n,), int32, of tokens; or empty
 
 
 class FMArgs(NamedTuple):
@@ -125,10 +133,28 @@ class Source(NamedTuple):
 
 
 @inlined
-def _rows_of_batch(args, b):
+def rows_of_batch(args, b):
     """Return how many rows a batch has."""
     data = args.data
     return min(data.batch_size, data.order.shape[0] - b * data.batch_size)
+
+
+@inlined
+def keep_loss(group, row, score, reach, args):
+    """Keep the loss of a row, and its curvature times ``reach``; return the derivative.
+
+    ``row`` is its place in the epoch and in the batch, its weight and its target.
+    """
+    (place, j, weight, target), scratch, code = row, args.scratch, args.objective.loss_code
+    loss, derivative = loss_and_gradient(code, score, target)
+    derivative *= weight
+    if group.lane == 0:
+        curvature = np.float32(loss_curvature(code, score, target))
+        scratch.losses[place] = weight * loss
+        scratch.weights[j] = weight
+        scratch.derivatives[j] = derivative
+        scratch.curvatures[j] = weight * curvature * reach
+    return derivative
 
 
 @inlined
@@ -142,7 +168,7 @@ def score_batch(group, b, args):
     data, scratch, model, levels = args.data, args.scratch, args.model, args.levels
     start, code, n_levels = b * data.batch_size, args.objective.loss_code, len(levels.widths)
     out = scratch.sums, scratch.free_sums
-    for j in range(group.rank, _rows_of_batch(args, b), group.size):
+    for j in range(group.rank, rows_of_batch(args, b), group.size):
         i = data.order[start + j]
         weight, target = data.weights[i], data.targets[i]
         of_linear, reach = linear_part(group, args.rows, i, model.linear)
@@ -161,19 +187,15 @@ def score_batch(group, b, args):
                 of_levels += derivative
                 if group.lane == 0:
                     scratch.by_level[p - 1, j] = derivative
-        loss, derivative = loss_and_gradient(code, found, target)
-        derivative *= weight
+        row = start + j, j, weight, target
+        derivative = keep_loss(group, row, found, (ONE + reach) * norms, args)
         if levels.follow_loss and not levels.prefix:
             of_levels += derivative
         else:
             of_levels = derivative
         if group.lane == 0:
-            curvature = np.float32(loss_curvature(code, found, target))
-            scratch.losses[start + j] = weight * loss
             scratch.by_level[n_levels - 1, j] = derivative
-            scratch.weights[j] = weight
             scratch.derivatives[j] = of_levels
-            scratch.curvatures[j] = weight * curvature * (ONE + reach) * norms
 
 
 @inlined
@@ -252,6 +274,8 @@ def _token_of_window(args, b, w):
 def _squares(group, args, source, p, free):
     """Return the sum of derivative * x * x over a token's entries, for its vector of level p."""
     occurrences, scratch, total = args.occurrences, args.scratch, ZERO
+    if scratch.layered:
+        return ZERO
     if source.complete:
         level = len(args.levels.widths) - 1 if free else p
         for e in range(source.first + group.lane, source.last, group.n_lanes):
@@ -266,9 +290,27 @@ def _squares(group, args, source, p, free):
 
 
 @inlined
+def _sum_under_layers(args, source, columns):
+    """Return four columns of the sum of a token's gradient, with the term in its own vector."""
+    occurrences, scratch, totals = args.occurrences, args.scratch, FOUR_ZEROS
+    k, width = occurrences.tokens[source.first], args.levels.widths[0]
+    vector = read_from(args.model.factors, k * width, columns)
+    of_field = moved(columns, scratch.fields[k] * width if scratch.fields.shape[0] > 0 else 0)
+    of_own = moved(columns, scratch.gradients.shape[1] - width)
+    for e in range(source.first, source.last):
+        j, x = occurrences.rows[e], occurrences.values[e]
+        own = products(read(scratch.gradients, j, of_own), vector)
+        along = add(read(scratch.gradients, j, of_field), times(-x, own))
+        totals = add(totals, times(x, along))
+    return totals
+
+
+@inlined
 def _sum_columns(args, source, p, free, columns):
     """Return four columns of the sum of a token's gradient, without the term in its own vector."""
     occurrences, scratch, totals = args.occurrences, args.scratch, FOUR_ZEROS
+    if source.complete and scratch.layered:
+        return _sum_under_layers(args, source, columns)
     if source.complete:
         last = len(args.levels.widths) - 1
         own, follows = (last if free else p), args.levels.follow_loss and not free
@@ -395,7 +437,7 @@ def _sum_pieces(source, of_pieces):
 @inlined
 def _sum_rows(group, b, args):
     """Sum the terms of the intercept over the rows of each window."""
-    scratch, n_rows = args.scratch, _rows_of_batch(args, b)
+    scratch, n_rows = args.scratch, rows_of_batch(args, b)
     for w in range(group.rank, (n_rows + WINDOW - 1) // WINDOW, group.size):
         summed = _NOTHING
         for j in range(w * WINDOW + group.lane, min((w + 1) * WINDOW, n_rows), group.n_lanes):
@@ -408,13 +450,19 @@ def _sum_rows(group, b, args):
 
 
 @inlined
+def sum_of_windows(group, b, args):
+    """Return the Summed of all rows of a batch."""
+    summed = _NOTHING
+    for w in range(group.lane, (rows_of_batch(args, b) + WINDOW - 1) // WINDOW, group.n_lanes):
+        summed = _add_kept(summed, w, args.scratch.of_rows)
+    return _sum_of_lanes(group, summed)
+
+
+@inlined
 def _step_intercept(group, b, args):
     """Move the intercept, which all rows hold."""
-    rule, model, of_rows = args.rule, args.model, args.scratch.of_rows
-    summed = _NOTHING
-    for w in range(group.lane, (_rows_of_batch(args, b) + WINDOW - 1) // WINDOW, group.n_lanes):
-        summed = _add_kept(summed, w, of_rows)
-    derivative, weight, curvature = _sum_of_lanes(group, summed)
+    rule, model = args.rule, args.model
+    derivative, weight, curvature = sum_of_windows(group, b, args)
     if group.lane != 0 or weight == ZERO:
         return
     state, code = model.intercept_state, rule.rate_code

@@ -35,6 +35,15 @@ class FMRows(NamedTuple):
     values: np.ndarray  #: (nnz,), float32
 
 
+class FMVectors(NamedTuple):
+    """The weights of one output, float32."""
+
+    intercept: np.ndarray  #: (1,)
+    linear: np.ndarray  #: (n,)
+    factors: np.ndarray  #: the tables of all levels, one-dimensional
+    dense: np.ndarray  #: (1, n_weights), of dense layers; or (1, 0)
+
+
 class Levels(NamedTuple):
     """The tables of all levels, which stand one after the other in one array of weights.
 
@@ -119,7 +128,7 @@ def linear_part(group, rows, i, linear):
 @inlined
 def score(group, b, args):
     """Write the scores of rows."""
-    rows, (intercept, linear, weights), levels, nothing, scores = args
+    rows, (intercept, linear, weights, _), levels, nothing, scores = args
     for i in range(group.rank, scores.shape[0], group.size):
         of_linear, _ = linear_part(group, rows, i, linear)
         found, replaced = intercept[0] + of_linear, ZERO

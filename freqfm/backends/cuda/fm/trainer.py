@@ -7,15 +7,18 @@ import numpy as np
 from freqfm._input.rows import take_rows
 from freqfm.backends.base import RankedTables
 from freqfm.backends.cuda.columns import COLUMNS
+from freqfm.backends.cuda.fm import layers, towers
 from freqfm.backends.cuda.fm.batch import TRAIN, FMArgs, FMScratch, FMTargets, FMWeightState
 from freqfm.backends.cuda.fm.occurrences import WINDOW, EpochSort
-from freqfm.backends.cuda.fm.scores import SCORE, FMRows, Levels
+from freqfm.backends.cuda.fm.scores import SCORE, FMRows, FMVectors, Levels
 from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, rule_for_device, sum_of
 from freqfm.formulas.codes import BETA_1, BETA_2, STEP_ADAM, STEP_CUSTOM
-from freqfm.formulas.steps import adam_corrections
+from freqfm.formulas.steps import adam_corrections, layer_corrections
 
 # So many entries are scored at a time, to save memory.
 _ENTRIES_SCORED = 1 << 28
+
+_NO_WEIGHTS = np.zeros((1, 0), dtype=np.float32)
 
 
 class DeviceRows:
@@ -48,23 +51,32 @@ def fm_scores(device, X, weights):
             return np.concatenate([fm_scores(device, part, weights) for part in parts], axis=1)
     rows = X if isinstance(X, DeviceRows) else DeviceRows(device, X)
     levels = levels_on_device(device, weights[0].factors, None)
-    on_device = (tuple(map(device.to_device, _arrays_of(output))) for output in weights)
-    return np.stack([_score(device, rows, output, levels) for output in on_device])
+    on_device = (FMVectors(*map(device.to_device, _vectors_of(output))) for output in weights)
+    tower = weights[0].dense
+    return np.stack([_score(device, rows, output, levels, tower) for output in on_device])
 
 
-def _arrays_of(output):
-    """Return the arrays of an FMWeights, one-dimensional."""
-    factors = output.factors
+def _vectors_of(output):
+    """Return the FMVectors of an FMWeights."""
+    factors, dense = output.factors, _NO_WEIGHTS
     factors = factors.weights if isinstance(factors, RankedTables) else factors.reshape(-1)
-    return output.intercept, output.linear, factors
+    if output.dense is not None:
+        dense = output.dense.weights.reshape(1, -1)
+    return FMVectors(output.intercept, output.linear, factors, dense)
 
 
-def _score(device, rows, output, levels):
-    """Return the scores of rows under one output; all arrays that it is given are on the GPU."""
+def _score(device, rows, vectors, levels, tower):
+    """Return the scores of rows under one output, whose FMVectors are on the GPU.
+
+    ``tower`` is a Tower whose weights are not read, or None.
+    """
     n_rows = rows.shape[0]
     scores, nothing = device.empty(n_rows, np.float32), device.empty((0, 0), np.float32)
-    args = rows.rows, output, levels, nothing, scores
-    device.run(SCORE, args, lanes_for(max(levels.widths), COLUMNS), n_rows)
+    if tower is not None:
+        towers.score_rows(device, tower, rows.rows, vectors, levels, scores)
+    else:
+        args = rows.rows, vectors, levels, nothing, scores
+        device.run(SCORE, args, lanes_for(max(levels.widths), COLUMNS), n_rows)
     return device.to_host(scores, np.empty(n_rows, dtype=np.float32))
 
 
@@ -88,19 +100,19 @@ def levels_on_device(device, factors, training):
     )
 
 
-def _model_of(weights, state):
-    """Return the FMWeightState of an output."""
-    intercept, linear, factors = _arrays_of(weights)
+def _model_of(weights, state, of_dense):
+    """Return the FMWeightState of an output, given the optimizer states of both kinds."""
+    dense_first, dense_second = of_dense
     return FMWeightState(
-        intercept=intercept,
-        linear=linear,
-        factors=factors,
+        **_vectors_of(weights)._asdict(),
         per_row=state.per_row,
         intercept_state=state.intercept,
         linear_first=state.linear_first,
         linear_second=state.linear_second,
         factors_first=state.factors_first.reshape(-1),
         factors_second=state.factors_second.reshape(-1),
+        dense_first=dense_first.reshape(1, -1),
+        dense_second=dense_second.reshape(1, -1),
     )
 
 
@@ -144,13 +156,25 @@ class FMEpochs(DeviceTrainer):
             mean_weight=np.float32(problem.objective.mean_weight),
             shares=device.to_device(problem.objective.shares),
         )
-        self._outputs = [
-            self.add(_model_of(weights, state))
-            for weights, state in zip(problem.weights, problem.states, strict=True)
-        ]
+        self._dense, of_dense = problem.dense, itertools.repeat((_NO_WEIGHTS, _NO_WEIGHTS))
+        self._tower, self._phases, self._formulas = None, TRAIN, problem.formulas
+        if self._dense is not None:
+            self._make_layers(problem.weights[0].dense)
+            of_dense = self._dense.states
+        each = zip(problem.weights, problem.states, of_dense, strict=False)
+        self._outputs = [self.add(_model_of(*output)) for output in each]
         lengths = np.sort(np.diff(X.indptr))
         self._scratch = self._make_scratch(int(lengths[-problem.batch_size :].sum()))
         self._n_items = max(problem.batch_size, X.nnz // self._n_batches)
+
+    def _make_layers(self, tower):
+        """Allocate what dense layers need."""
+        device, problem, dense = self.device, self._problem, self._dense
+        width, n_rows, rates = self._levels.widths[0], problem.batch_size, dense.dropouts
+        self._tower, self._n_lanes = tower, towers.N_LANES
+        self._phases, self._formulas = layers.TRAIN, {**problem.formulas, **dense.formulas}
+        self._layers = towers.make_layers(device, tower, n_rows, width, rates)
+        self._gradients = towers.make_gradients(device, problem, tower)
 
     def _make_scratch(self, most_entries):
         """Return scratch for batches of at most so many entries."""
@@ -162,8 +186,10 @@ class FMEpochs(DeviceTrainer):
         n_levels, width = len(levels.widths), sum(levels.widths)
         n_pieces = 2 * (most_entries // WINDOW + 1)
         n_touched = 0 if self._problem.rule.lazy else self._problem.X.shape[1]
+        layered = self._tower is not None
+        n_inputs = self._tower.widths[0] if layered else 0
         return FMScratch(
-            sums=floats(batch_size, width),
+            sums=floats(0 if layered else batch_size, width),
             free_sums=floats(0 if levels.prefix else batch_size, width),
             by_level=floats(n_levels, batch_size),
             weights=floats(batch_size),
@@ -174,6 +200,9 @@ class FMEpochs(DeviceTrainer):
             of_pieces=floats(3 + n_levels, n_pieces),
             vectors=floats(n_pieces, width),
             touched=self.device.empty(n_touched, np.int32),
+            layered=layered,
+            gradients=floats(batch_size if layered else 0, n_inputs + width),
+            fields=self._layers.fields if layered else self.device.empty(0, np.int32),
         )
 
     def run_epoch(self, epoch, n_steps):
@@ -181,15 +210,23 @@ class FMEpochs(DeviceTrainer):
         device = self.device
         self._sort.run(epoch)
         self.hold()
-        steps, loss = device.to_device(self._steps(n_steps)), 0.0
+        rule, formula = self._problem.rule, self._formulas.get(adam_corrections)
+        steps, loss = self._steps(n_steps, rule, formula), 0.0
+        if self._tower is not None:
+            rule, formula = self._dense.rule, self._formulas.get(layer_corrections)
+            of_tower = towers.with_key(self._layers, self._problem.seed, epoch)
+            gradients = self._gradients._replace(steps=self._steps(n_steps, rule, formula))
         for model, data in zip(self._outputs, self._targets, strict=True):
             device.fill(self._scratch.touched, 0)
             args = FMArgs(
                 self._objective, self._rule, steps, self._rows.rows, data,
                 self._sort.occurrences, model, self._scratch, self._levels,
             )  # fmt: skip
-            span, formulas = (0, self._n_batches), self._problem.formulas
-            device.run(TRAIN, args, self._n_lanes, self._n_items, span, formulas)
+            if self._tower is not None:
+                weighted = towers.with_weights(of_tower, self._tower, model.dense)
+                args = layers.DeepArgs(*args, weighted, gradients)
+            span = 0, self._n_batches
+            device.run(self._phases, args, self._n_lanes, self._n_items, span, self._formulas)
             self.changed()
             loss += sum_of(device, self._scratch.losses)
         return loss
@@ -198,12 +235,17 @@ class FMEpochs(DeviceTrainer):
         """Return the scores of rows under every output."""
         if not self.is_held:
             return fm_scores(self.device, rows, self._problem.weights)
-        models = ((model.intercept, model.linear, model.factors) for model in self._outputs)
-        return np.stack([_score(self.device, rows, model, self._levels) for model in models])
+        device, levels, tower = self.device, self._levels, self._tower
+        names = FMVectors._fields
+        models = (FMVectors(*(getattr(model, name) for name in names)) for model in self._outputs)
+        return np.stack([_score(device, rows, model, levels, tower) for model in models])
 
-    def _steps(self, n_steps):
-        """Return the factors of sums and the divisors of the steps of an epoch."""
-        problem, rule = self._problem, self._problem.rule
+    def _steps(self, n_steps, rule, corrections):
+        """Return the factors of sums and the divisors of the steps of an epoch, on the device.
+
+        ``corrections`` is a custom formula, or None.
+        """
+        problem = self._problem
         steps = np.ones((self._n_batches, 3))
         if rule.average:
             n_rows = np.full(self._n_batches, problem.batch_size)
@@ -215,6 +257,5 @@ class FMEpochs(DeviceTrainer):
             steps[:, 2] = np.sqrt(1 - rule.hyper[BETA_2] ** numbers)
         elif rule.step_code == STEP_CUSTOM:
             # A user's step may receive its number.
-            corrections = problem.formulas[adam_corrections]
             steps[:, 1:] = [corrections(rule.hyper, number) for number in numbers]
-        return steps.astype(np.float32)
+        return self.device.to_device(steps.astype(np.float32))

@@ -22,7 +22,7 @@ from freqfm.backends.cuda.ranking.batches import (
 )
 from freqfm.backends.cuda.ranking.pairwise import PairwiseFamily
 from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
-from freqfm.backends.cuda.tables import Dropout
+from freqfm.backends.cuda.tables import dropout_of
 from freqfm.formulas import codes
 from freqfm.formulas.losses import ends_draws
 from freqfm.formulas.rng import stream_key
@@ -111,9 +111,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
             cosine=problem.cosine,
             n_unit=problem.width if problem.cosine else 0,
             queries_given=False,
-            dropout=Dropout(
-                np.uint64(problem.dropout * 65536), np.float32(1 / (1 - problem.dropout))
-            ),
+            dropout=dropout_of(problem.dropout),
             inverse_temperatures=device.to_device(inverse_temperatures),
             results=self._results,
         )

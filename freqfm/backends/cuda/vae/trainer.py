@@ -23,7 +23,7 @@ from freqfm.backends.cuda.ranking.histories import on_device
 from freqfm.backends.cuda.ranking.softmax import DrawArgs, SoftmaxFamily
 from freqfm.backends.cuda.ranking.trainer import OCCURRENCES, batches_between
 from freqfm.backends.cuda.sorting import KeySort
-from freqfm.backends.cuda.tables import Dropout, Side
+from freqfm.backends.cuda.tables import Side, dropout_of
 from freqfm.backends.cuda.vae.layers import (
     DIVERGENCE,
     AutoencoderArgs,
@@ -34,7 +34,7 @@ from freqfm.backends.cuda.vae.layers import (
 from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_FULL
 from freqfm.formulas.rng import key_of
 
-_NO_DROPOUT = Dropout(np.uint64(0), np.float32(1))
+_NO_DROPOUT = dropout_of(0.0)
 
 
 def _key_of(stream):
