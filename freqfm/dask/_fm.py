@@ -288,9 +288,9 @@ class FMClassifier(_Classes, ShardedFM, plain.FMClassifier):
 
     Notes
     -----
-    A default fit of a plain machine to the 57,722 rows of 10 features of Frappe takes about 34 CPU
-    seconds for classes, and 24 for numbers, two workers together. In each epoch 0.35 of them are
-    for Dask's tasks; all else is as for :class:`freqfm.FMClassifier`.
+    A default fit takes about 34 CPU seconds for the 57,722 rows of 10 features of Frappe, two
+    workers together, with a plain machine for classes, and 24 with one for numbers. In each epoch
+    0.35 of them are for Dask's tasks; all else is as for :class:`freqfm.FMClassifier`.
 
     Between two merges a row w of the model becomes w_m on shard m, which has seen the row's token
     n_m times. The merged row is w + sum f_m (w_m - w), where f_m is a multiple of sqrt(n_m / n),
