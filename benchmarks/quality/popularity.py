@@ -47,7 +47,7 @@ VARIANTS |= {
     f"BPR in large batches, auxiliary={term}": {**_LARGE_BATCHES, "auxiliary": term}
     for term in (None, IPL(1.0), ReSN(0.1))
 }
-VARIANTS |= {f"BPR in large batches, or loss=MACR({c:g})": {"loss": MACR(c)} for c in (0, 1, 3)}
+VARIANTS |= {f"BPR in large batches, or loss=MACR({c:g})": {"loss": MACR(c)} for c in (0, 1, 2)}
 COLUMNS = {
     "NDCG": f"ndcg@{K}",
     "popular": f"ndcg_popular@{K}",
