@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freqfm._numba.jit import HALF, inlined
+from freqfm._numba.jit import HALF, as_python, inlined
 from freqfm.formulas.special import normal_upper_quantile
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,6 +32,13 @@ def key_of(stream):
     """Return the key of a stream of (seed, time, purpose)."""
     seed, time, purpose = stream
     return hash64(stream_key(seed, time) + np.uint64(purpose))
+
+
+def key_in_python(*stream):
+    """Return the key of a stream of (seed, epoch) or (seed, time, purpose), outside of kernels."""
+    with np.errstate(over="ignore"):
+        key = as_python(key_of)(stream) if len(stream) == 3 else as_python(stream_key)(*stream)
+    return np.uint64(key)
 
 
 @inlined

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._memory import aligned_zeros
-from freqfm._numba.jit import HALF, ONE, ZERO, as_python, inlined, kernel
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
 from freqfm._numba.prefetch import LINE, prefetch_row
 from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
 from freqfm.backends.cpu.tables import (
@@ -31,7 +31,7 @@ from freqfm.backends.cpu.training import TableTrainer
 from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import CATCH_UP_NONE, RATE_COUNTED
 from freqfm.formulas.losses import log_loss
-from freqfm.formulas.rng import hash64, random_bits, slot_and_position, stream_key
+from freqfm.formulas.rng import hash64, key_in_python, random_bits, slot_and_position
 
 # The score of noise that equals the position's own token: its loss and its gradient are zero.
 _IGNORED = np.float32(-1e4)
@@ -335,8 +335,7 @@ class Word2VecTrainer(TableTrainer):
         )
         inputs = Side(self.tables["vectors"], self._inputs)
         outputs = Side(self.tables["output_vectors"], self._outputs)
-        with np.errstate(over="ignore"):
-            key = np.uint64(as_python(stream_key)(problem.seed, epoch))
+        key = key_in_python(problem.seed, epoch)
         loss, n_samples = 0.0, 0
         for begin in range(0, n_batches, self._batches_per_call):
             end = min(begin + self._batches_per_call, n_batches)

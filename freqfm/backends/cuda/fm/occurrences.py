@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import as_python, inlined
+from freqfm._numba.jit import inlined
 from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda.groups import worker
 from freqfm.backends.cuda.sorting import RadixSort
-from freqfm.formulas.rng import permuted_index, stream_key
+from freqfm.formulas.rng import key_in_python, permuted_index
 
 #: Most entries of a piece.
 WINDOW = 64
@@ -163,7 +163,6 @@ class EpochSort:
         problem, bits = self._problem, 2
         while (1 << bits) < problem.n_blocks:
             bits += 1
-        with np.errstate(over="ignore"):
-            key = as_python(stream_key)(problem.seed, epoch)
+        key = key_in_python(problem.seed, epoch)
         numbers = problem.n_blocks, problem.block_bits, bits // 2, bits - bits // 2, key
         return EpochOrder(*map(np.uint64, numbers), self.rows, self._entries.places)

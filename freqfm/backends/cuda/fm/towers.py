@@ -5,12 +5,11 @@ import math
 
 import numpy as np
 
-from freqfm._numba.jit import as_python
 from freqfm.backends.cuda.fm.layers import SCORE, DeepScores, LayerGradients, Layers
 from freqfm.backends.cuda.memory import rule_for_device
 from freqfm.backends.cuda.products import most_parts
 from freqfm.backends.cuda.tables import dropout_of
-from freqfm.formulas.rng import key_of
+from freqfm.formulas.rng import key_in_python
 
 #: Lanes of a group, which together make a tile of a product.
 N_LANES = 32
@@ -58,9 +57,7 @@ def with_weights(layers, tower, table):
 
 def with_key(layers, seed, epoch):
     """Return Layers with the key of an epoch's dropout."""
-    with np.errstate(over="ignore"):
-        key = np.uint64(as_python(key_of)((seed, epoch, _OF_DROPOUT)))
-    return layers._replace(key=key)
+    return layers._replace(key=key_in_python(seed, epoch, _OF_DROPOUT))
 
 
 def make_gradients(device, problem, tower):

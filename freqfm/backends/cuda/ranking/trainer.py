@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 
-from freqfm._numba.jit import as_python
 from freqfm.backends.base import CPUOnlyError, RankingTrainer
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.memory import DeviceTrainer, sum_of
@@ -25,7 +24,7 @@ from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
 from freqfm.backends.cuda.tables import dropout_of
 from freqfm.formulas import codes
 from freqfm.formulas.losses import ends_draws
-from freqfm.formulas.rng import stream_key
+from freqfm.formulas.rng import key_in_python
 
 #: A call sorts at most so many occurrences, to save memory.
 OCCURRENCES = 1 << 24
@@ -77,8 +76,7 @@ class CUDARankingTrainer(DeviceTrainer, RankingTrainer):
         self._pair_starts = data.row_starts[data.batch_starts]
         weights = np.add.reduceat(data.weights, self._pair_starts[:-1], dtype=np.float64)
         self._weights = weights
-        with np.errstate(over="ignore"):
-            key = np.uint64(as_python(stream_key)(self._problem.seed, epoch))
+        key = key_in_python(self._problem.seed, epoch)
         means = (1 / weights).astype(np.float32)
         scales = means if self._problem.rule.average else np.ones_like(means)
         self._on_device = EpochData(

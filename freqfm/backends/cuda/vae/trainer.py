@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from freqfm._numba.jit import as_python
 from freqfm.backends.base import Histories, RankingProblem
 from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.memory import DeviceTrainer
@@ -32,14 +31,9 @@ from freqfm.backends.cuda.vae.layers import (
     phases_of,
 )
 from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_FULL
-from freqfm.formulas.rng import key_of
+from freqfm.formulas.rng import key_in_python
 
 _NO_DROPOUT = dropout_of(0.0)
-
-
-def _key_of(stream):
-    with np.errstate(over="ignore"):
-        return np.uint64(as_python(key_of)(stream))
 
 
 def _joined(parts):
@@ -240,7 +234,7 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
             device.to_device(batches_between(row_starts, pair_starts)),
             device.to_device(np.full(n, mean, dtype=np.float32)),
             device.to_device(np.full(n, scale)),
-            _key_of(batches[0].draws),
+            key_in_python(*batches[0].draws),
         )
         return data, np.diff(pair_starts)
 
@@ -262,8 +256,8 @@ class CUDAAutoencoderTrainer(DeviceTrainer):
             problem.n_samples,
             problem.n_users,
             np.float32(problem.dropout),
-            _key_of(one.dropout),
-            _key_of(one.noise),
+            key_in_python(*one.dropout),
+            key_in_python(*one.noise),
             np.float32(one.inverse_temperature),
             np.float32(one.kl_weight),
             device.to_device(np.concatenate([batch.users for batch in batches])),
