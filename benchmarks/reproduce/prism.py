@@ -78,8 +78,8 @@ VARIANTS = {
     "batched 1e-6": {"weight_decay": 1e-6, "weight_decay_scope": "batch"},
     "PRISM": {"init": PRISM()},
     **{f"PRISM {alpha}": {"init": PRISM(alpha)} for alpha in ALPHAS},
-    **{f"IPL {weight:g}": {"auxiliary": IPL(weight)} for weight in (0.1, 1.0, 10.0)},
-    **{f"ReSN {weight:g}": {"auxiliary": ReSN(weight)} for weight in (0.01, 0.1, 1.0)},
+    **{f"IPL {weight:g}": {"auxiliary": IPL(weight)} for weight in (0.01, 0.1, 1.0, 10.0)},
+    **{f"ReSN {weight:g}": {"auxiliary": ReSN(weight)} for weight in (0.001, 0.01, 0.1, 1.0)},
     **{f"MACR {c:g}": {"loss": MACR(c)} for c in (0.0, 2.0, 3.0)},
 }
 # The systems of figure 9 that PRISM is compared with, beside a decay.
