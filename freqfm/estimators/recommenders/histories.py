@@ -152,6 +152,22 @@ def of_users(X, others):
     return entries_where(X, np.repeat(np.diff(others.indptr) > 0, np.diff(X.indptr)))
 
 
+def pair_numbers(X, users=None):
+    """Return a number for each entry: of the row's user times the number of items, plus the item.
+
+    Without ``users`` rows are users; the numbers of a canonical matrix then ascend.
+    """
+    users = np.arange(X.shape[0]) if users is None else users
+    return np.repeat(users, np.diff(X.indptr)) * X.shape[1] + X.indices
+
+
+def are_among(ascending, numbers):
+    """Return which numbers occur among ascending ones."""
+    if not len(ascending):
+        return np.zeros(numbers.shape, dtype=bool)
+    return np.take(ascending, np.searchsorted(ascending, numbers), mode="clip") == numbers
+
+
 def parted(X, users, known):
     """Return the interactions of queries that a matrix of users holds, and those it does not.
 
@@ -163,11 +179,7 @@ def parted(X, users, known):
     known : csr_array of shape (n_users, n_items)
         Canonical.
     """
-    n_items = X.shape[1]
-    of_users = np.repeat(np.arange(known.shape[0]), np.diff(known.indptr)) * n_items + known.indices
-    pairs = np.repeat(users, np.diff(X.indptr)) * n_items + X.indices
-    place = np.searchsorted(of_users, pairs).clip(max=len(of_users) - 1)
-    found = of_users[place] == pairs if len(of_users) else np.zeros(len(pairs), dtype=bool)
+    found = are_among(pair_numbers(known), pair_numbers(X, users))
     parts = []
     for part in (found, ~found):
         indptr = np.append(0, np.cumsum(part))[X.indptr]

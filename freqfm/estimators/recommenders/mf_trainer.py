@@ -9,6 +9,7 @@ from freqfm.auxiliary import TermBatch
 from freqfm.backbones._base import backward, forward, forward_all, occurrences
 from freqfm.backends.base import Batches, Exclusions, Graph, RankingProblem, Terms, TrainedTable
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
+from freqfm.estimators.recommenders.histories import are_among, pair_numbers
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
 from freqfm.formulas import codes
 from freqfm.losses import VectorLoss
@@ -465,13 +466,10 @@ class BackboneTrainer(MFTrainer):
         """Return a batch for auxiliary terms with the negatives of each positive, if it has any."""
         if negatives is None or self.components.loss.family != "pairwise":
             return batch
-        known, n_items = self._known.X, self.X.shape[1]
         if self._pairs is None:
-            users = np.repeat(np.arange(known.shape[0]), np.diff(known.indptr))
-            self._pairs = users * n_items + known.indices
-        pairs = (batch.users.astype(np.int64) * n_items)[batch.pair_users][:, None] + negatives
-        places = np.searchsorted(self._pairs, pairs)
-        new = np.take(self._pairs, places, mode="clip") != pairs
+            self._pairs = pair_numbers(self._known.X)
+        of_users = batch.users.astype(np.int64) * self.X.shape[1]
+        new = ~are_among(self._pairs, of_users[batch.pair_users][:, None] + negatives)
         found = np.searchsorted(batch.items, negatives[new])
         return batch._replace(negative_items=found, negative_pairs=np.nonzero(new)[0])
 
