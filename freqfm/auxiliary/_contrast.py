@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from freqfm._input.rows import slices
+
 # Queries whose logits with all keys are computed at a time.
 _ROWS = 1 << 10
 
@@ -28,8 +30,7 @@ def info_nce(queries, keys, own, temperature):
     """
     (units, lengths), (key_units, key_lengths) = _normalised(queries), _normalised(keys)
     total, by_units, by_keys = 0.0, np.zeros_like(units), np.zeros_like(key_units)
-    for begin in range(0, len(queries), _ROWS):
-        rows = slice(begin, begin + _ROWS)
+    for rows in slices(len(queries), _ROWS):
         places = np.arange(len(units[rows])), own[rows]
         logits = units[rows] @ key_units.T / temperature
         logits -= logits.max(axis=1, keepdims=True)

@@ -7,6 +7,7 @@ from scipy import sparse
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE
+from freqfm._input.rows import slices
 from freqfm._input.validation import count_columns
 from freqfm.auxiliary._base import AuxiliaryTerm
 
@@ -83,8 +84,7 @@ class IPL(AuxiliaryTerm):
         counts = count_columns(X).astype(np.float64)
         users = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
         sums = np.zeros(X.shape[1])
-        for begin in range(0, X.nnz, _AT_ONCE):
-            part = slice(begin, begin + _AT_ONCE)
+        for part in slices(X.nnz, _AT_ONCE):
             items = X.indices[part]
             vectors = epoch.user_vectors[users[part]], epoch.item_vectors[items]
             sums += np.bincount(items, _sigmoids(*vectors), len(sums))

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, as_python, kernel
+from freqfm._numba.jit import ONE, kernel
 from freqfm.backends.cpu.team import Member, Team, part
-from freqfm.formulas.rng import hash64, key_of
+from freqfm.formulas.rng import hash64, key_in_python
 from freqfm.formulas.sampling_laws import (
     draw_negatives,
     draws_from,
@@ -46,7 +46,7 @@ def draw_lists(proposal, stream, first, shape, n_threads=1):
     ids = np.empty(shape, dtype=np.int32)
     nothing = np.empty((shape[0], 0), dtype=np.float32)
     with np.errstate(over="ignore"):
-        key = as_python(key_of)(stream) + np.uint64(first)
+        key = key_in_python(*stream) + np.uint64(first)
     _run(proposal, nothing, key, ids, nothing, n_threads)
     return ids
 

@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._input.rows import take_rows, with_one_index_type
+from freqfm._input.rows import slices, take_rows, with_one_index_type
 from freqfm._input.validation import (
     as_kernel_array,
     as_kernel_input,
@@ -472,8 +472,8 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         rows, wanted = (items[i].astype(np.float64) for i in (history.indices, item))
         (penalty,) = self._objective.penalties(weights.sum(keepdims=True), len(items))
         matrix = (rows * weights[:, None]).T @ rows + penalty * np.eye(items.shape[1])
-        for begin in range(0, len(items), _ROWS):
-            part = items[begin : begin + _ROWS].astype(np.float64)
+        for some in slices(len(items), _ROWS):
+            part = items[some].astype(np.float64)
             matrix += self._objective.unobserved_weight * (part.T @ part)
         # Dislikes, whose score should be zero, are part of the matrix alone.
         return np.maximum(history.data, 0) * (rows @ np.linalg.solve(matrix, wanted))
