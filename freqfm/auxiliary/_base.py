@@ -35,7 +35,7 @@ class TermBatch(NamedTuple):
     pair_items: np.ndarray  #: (n_pairs,), its item's place in ``items``
     pair_weights: np.ndarray  #: (n_pairs,), float32
     #: (n_negatives,), of each negative its place in ``items``, without items that the user has;
-    #: None if negatives are not drawn for each positive.
+    #: None if negatives are not drawn for each positive, or no term ``uses_negatives``.
     negative_items: np.ndarray | None = None
     negative_pairs: np.ndarray | None = None  #: likewise, which of the pairs it was drawn for
     epoch: int = 0  #: number of the epoch, from 0 on
@@ -90,6 +90,8 @@ class AuxiliaryTerm(Component):
 
     #: Whether the term needs a backbone whose vectors depend on ``bind``'s interactions.
     needs_graph = False
+    #: Whether the term reads the negatives of a batch, which take time to look up.
+    uses_negatives = True
 
     def check_backbone(self, backbone):
         """Raise a ValueError if the term cannot be used with a backbone; the default never does.

@@ -60,6 +60,7 @@ class IPL(AuxiliaryTerm):
     (100, 16)
     """
 
+    uses_negatives = False
     _parameter_constraints = {
         "weight": NON_NEGATIVE,
         "gamma": [Interval(Real, None, None, closed="neither")],

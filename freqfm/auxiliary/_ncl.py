@@ -65,6 +65,7 @@ class NCL(AuxiliaryTerm):
     """
 
     needs_graph = True
+    uses_negatives = False
     _parameter_constraints = {
         "weight": NON_NEGATIVE,
         "prototype_weight": NON_NEGATIVE,

@@ -46,6 +46,7 @@ class ReSN(AuxiliaryTerm):
     (100, 16)
     """
 
+    uses_negatives = False
     _parameter_constraints = {"weight": NON_NEGATIVE}
 
     def __init__(self, weight=0.1):

@@ -53,6 +53,7 @@ class SGL(AuxiliaryTerm):
     """
 
     needs_graph = True
+    uses_negatives = False
     _parameter_constraints = {
         "weight": NON_NEGATIVE,
         "dropout": [Interval(Real, 0, 1, closed="left")],

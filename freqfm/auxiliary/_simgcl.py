@@ -49,6 +49,7 @@ class SimGCL(AuxiliaryTerm):
     (100, 16)
     """
 
+    uses_negatives = False
     _parameter_constraints = {
         "weight": NON_NEGATIVE,
         "noise": NON_NEGATIVE,

@@ -73,6 +73,7 @@ class VectorLoss(RankingLoss):
     n_parts = 0
     #: As of auxiliary terms.
     needs_graph = False
+    uses_negatives = True
 
     def check_backbone(self, backbone):
         """Raise a ValueError if a backbone cannot be used, see ``AuxiliaryTerm``."""

@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from test_auxiliary import X, check_gradients, make_batch
 
 from freqfm import MFRecommender
+from freqfm.auxiliary import AuxiliaryTerm
 from freqfm.backbones import Context, LightGCN
 from freqfm.losses import BPR, MACR, VectorLoss
 from freqfm.metrics import ndcg_at_k
@@ -203,3 +204,18 @@ def test_a_batch_has_the_negatives_that_users_do_not_have():
     MFRecommender(**SETTINGS, loss=Looks(), n_negatives=2).fit(X)
     positives, negatives = np.sum(seen, axis=0)
     assert positives * 2 * 0.5 < negatives < positives * 2 * 0.9
+
+
+def test_negatives_are_looked_up_for_terms_that_use_them():
+    class Looks(AuxiliaryTerm):
+        def value_and_gradients(self, batch):
+            found.add(batch.negative_items is None)
+            return 0.0, None, None
+
+    class LooksElsewhere(Looks):
+        uses_negatives = False
+
+    for term, expected in ((Looks(), {False}), (LooksElsewhere(), {True})):
+        found = set()
+        MFRecommender(**SETTINGS, loss="bpr", auxiliary=term).fit(X)
+        assert found == expected

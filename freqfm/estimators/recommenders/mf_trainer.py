@@ -464,7 +464,8 @@ class BackboneTrainer(MFTrainer):
 
     def _with_negatives(self, batch, negatives):
         """Return a batch for auxiliary terms with the negatives of each positive, if it has any."""
-        if negatives is None or self.components.loss.family != "pairwise":
+        wanted = any(term.uses_negatives for term in self.components.auxiliary)
+        if not wanted or negatives is None or self.components.loss.family != "pairwise":
             return batch
         if self._pairs is None:
             self._pairs = pair_numbers(self._known.X)
