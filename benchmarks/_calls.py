@@ -1,8 +1,8 @@
 """Calls that ``against.py`` times: functions that return calls by name, one for each topic.
 
 Calls use public names only. What a revision does not have fails when it is first called, not when
-the calls of its topic are made: models are made by functions, and kept. A call that returns a
-number has measured processor seconds itself.
+the calls of its topic are made: models are made by functions, and kept. A call that measures
+itself returns its processor seconds as :class:`Seconds`.
 """
 
 import functools
@@ -53,6 +53,10 @@ def fitted(name, *args, data, **params):
     return estimator(name, *args, **params).fit(*data)
 
 
+class Seconds(float):
+    """What a call has measured itself."""
+
+
 class Clock:
     """A callback that reads the processor time after each epoch."""
 
@@ -76,7 +80,7 @@ def epoch_of(name, *args, data, **params):
         clock = Clock()
         model = estimator(name, *args, max_iter=EPOCHS, random_state=0, **params)
         model.set_callbacks(clock).fit(*data)
-        return float(np.median(np.diff(clock.times[:EPOCHS])))
+        return Seconds(np.median(np.diff(clock.times[:EPOCHS])))
 
     return fit
 
@@ -323,7 +327,7 @@ def child_seconds(code):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", code], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Seconds(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
 @topic
@@ -332,7 +336,7 @@ def imports_and_first_fits(folder):
 
     def first_fit(fit):
         with tempfile.TemporaryDirectory() as cache:
-            return seconds_of_first_fit(fit, cache)[0]
+            return Seconds(seconds_of_first_fit(fit, cache)[0])
 
     calls = {
         "import": lambda: child_seconds("import freqfm"),

@@ -93,11 +93,11 @@ def answer_calls(topic, folder):
 
 
 def timed(call, times):
-    """Return the mean processor seconds of a call, as it tells or by the clock."""
+    """Return the mean processor seconds of a call, by the clock or as it tells."""
     start = time.process_time()
     for _ in range(times):
         told = call()
-        if isinstance(told, float):
+        if type(told).__name__ == "Seconds":
             return told
     return (time.process_time() - start) / times
 
