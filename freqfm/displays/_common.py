@@ -61,8 +61,7 @@ def model_with(estimator, attribute):
     """
     _, model = steps_of(estimator)
     while not hasattr(model, attribute):
-        # The names in InteractionRecommender and in scikit-learn's TransformedTargetRegressor.
-        inside = getattr(model, "estimator_", getattr(model, "regressor_", None))
+        inside = getattr(model, "estimator_", None)  # the name in InteractionRecommender
         if inside is None:
             if hasattr(model, "fit"):
                 check_is_fitted(model)

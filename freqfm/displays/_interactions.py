@@ -1,7 +1,7 @@
 """Display of the features that interact most in a factorization machine."""
 
 import numpy as np
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import make_pipeline
 
 from freqfm._messages import shown
 from freqfm.displays._common import as_vector, label_of, model_with, open_axes
@@ -72,8 +72,8 @@ class InteractionStrengthsDisplay:
         ----------
         estimator : estimator of ``freqfm``, Pipeline or search
             One with the method ``interaction_strengths``. The steps of a pipeline before it
-            transform ``X``, and name the features and their fields if they can. Pairs inside a
-            field are left out.
+            transform ``X``, and name the features and their fields. Pairs inside a field are left
+            out.
         X : {array-like, sparse matrix} of shape (n_samples, n_features), default=None
             Rows whose pairs are compared; None compares all pairs.
         feature_names : array-like of str, default=None
@@ -98,19 +98,10 @@ class InteractionStrengthsDisplay:
         """
         model = model_with(estimator, "interaction_strengths")
         transformers, _ = steps_of(estimator)
-        if feature_names is None:
-            feature_names = _names_after(transformers)
         X = None if X is None else transform(transformers, X)
         options = {"feature_names": feature_names, "n_pairs": n_pairs}
-        found = None
-        if transformers:
-            try:
-                encoder = Pipeline([(f"step {k}", step) for k, step in enumerate(transformers)])
-                found = model.interaction_strengths(X, fields=encoder, **options)
-            except TypeError:
-                pass  # They do not tell fields.
-        if found is None:
-            found = model.interaction_strengths(X, **options)
+        fields = make_pipeline(*transformers) if transformers else None
+        found = model.interaction_strengths(X, fields=fields, **options)
         strengths = _of_class(found.strengths, class_index)
         return cls(found.names, strengths, found.get("share")).plot(ax=ax, **kwargs)
 
@@ -143,17 +134,6 @@ class InteractionStrengthsDisplay:
         self.ax_.axvline(0, color="gray", linewidth=0.8)
         self.ax_.set(xlabel="added to the score by both together")
         return self
-
-
-def _names_after(transformers):
-    """Return the names of the features after all transformers, None if one does not name them."""
-    names = None
-    try:
-        for step in transformers:
-            names = step.get_feature_names_out(names)
-    except AttributeError:
-        return None
-    return names
 
 
 def _of_class(strengths, class_index):

@@ -1,7 +1,19 @@
 """The steps before a recommender in pipelines and searches."""
 
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
+
+# The attribute with the only model of those that change what is made of its scores or targets.
+_MODELS = {
+    FrozenEstimator: "estimator",
+    FixedThresholdClassifier: "estimator_",
+    TunedThresholdClassifierCV: "estimator_",
+    TransformedTargetRegressor: "regressor_",
+}
 
 
 def steps_of(estimator):
@@ -9,8 +21,9 @@ def steps_of(estimator):
 
     Parameters
     ----------
-    estimator : estimator, Pipeline or search
-        Pipelines and searches may contain each other.
+    estimator : estimator, Pipeline, search, or one around a single model
+        They may contain each other. Around a model are thresholds, a calibration, a transformed
+        target.
 
     Returns
     -------
@@ -28,8 +41,18 @@ def steps_of(estimator):
                 step for _, step in estimator.steps[:-1] if step not in (None, "passthrough")
             ]
             estimator = estimator.steps[-1][1]
+        elif len(inside := models_in(estimator)) == 1:
+            estimator = inside[0]
         else:
             return transformers, estimator
+
+
+def models_in(estimator):
+    """Return the fitted models in a meta-estimator that divides or changes their scores, if any."""
+    if isinstance(estimator, CalibratedClassifierCV):
+        return [part.estimator for part in getattr(estimator, "calibrated_classifiers_", [])]
+    names = [name for kind, name in _MODELS.items() if isinstance(estimator, kind)]
+    return [vars(estimator)[name] for name in names if name in vars(estimator)]
 
 
 def last_step(estimator):

@@ -13,12 +13,37 @@ import pytest
 from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from sklearn.compose import make_column_transformer
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import (
+    ColumnTransformer,
+    TransformedTargetRegressor,
+    make_column_selector,
+    make_column_transformer,
+)
+from sklearn.decomposition import NMF, PCA, TruncatedSVD
 from sklearn.exceptions import NotFittedError
-from sklearn.feature_selection import RFE, SelectFromModel
+from sklearn.feature_extraction import DictVectorizer, FeatureHasher
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfTransformer
+from sklearn.feature_selection import RFE, SelectFromModel, SelectKBest
+from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.model_selection import (
+    FixedThresholdClassifier,
+    GridSearchCV,
+    RandomizedSearchCV,
+    TunedThresholdClassifierCV,
+)
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    SplineTransformer,
+    StandardScaler,
+)
 
 import freqfm
 from freqfm.estimators.fm.explanations import contributions
@@ -299,6 +324,262 @@ def test_original_columns():
         assert set(found.names) <= set(TABLE.columns) and len(set(found.names)) >= 3
         total = found.base_value + found.contributions.sum(axis=1)
         assert_allclose(total, model.decision_function(X), atol=1e-5)
+
+
+# Names of made columns are those of original ones, and of each other.
+GOODS = pd.DataFrame(
+    {
+        "title": ["price", "go"] * 10,
+        "body": ["go home", "red price"] * 10,
+        "price": np.linspace(0, 1, 20),
+        "age": np.arange(20.0) % 7,
+        "site": list("aabbc") * 4,
+        "time": pd.Timestamp("2026-01-01") + pd.to_timedelta(np.arange(20) % 2 * 25, "h"),
+    }
+)
+SOLD = np.arange(20) % 3 == 0
+NUMBERS = ["price", "age"]
+
+
+class Same(TransformerMixin, BaseEstimator):
+    """Knows nothing about its columns."""
+
+    def fit(self, X, y=None):
+        return self
+
+    def transform(self, X):
+        return np.asarray(X)
+
+
+def hour_and_day(times):
+    times = times.iloc[:, 0].dt
+    return np.column_stack([times.hour, times.day])
+
+
+def named_hour_and_day(times):
+    return pd.DataFrame(hour_and_day(times), columns=["hour", "day"], index=times.index)
+
+
+def numbers_of(table):
+    return table[NUMBERS].to_numpy()
+
+
+def records_of(table):
+    return table[["site"]].to_dict("records")
+
+
+def other_names(_, names):
+    return [{"price": "euro", "age": "years"}[name] for name in names]
+
+
+def columns(*parts, **options):
+    names = "abcdef"
+    return ColumnTransformer([(names[k], *part) for k, part in enumerate(parts)], **options)
+
+
+def origins():
+    """Yield encoders, and the original column of each column that they make."""
+    words, spread = (CountVectorizer(), "title"), ("passthrough", ["price"])
+    yield columns(words, spread), "go a__price price"
+    yield columns(words, spread, verbose_feature_names_out=False), "go a__price price"
+    yield columns(words, (CountVectorizer(), "body")), "a__go a__price b__go home b__price red"
+    yield make_pipeline(columns(words, spread), TfidfTransformer(), SelectKBest(k=2)), "go price"
+    yield FeatureUnion([("a", columns(words)), ("b", columns(spread))]), "go a__a__price price"
+    yield (
+        columns((columns(words), ["title"]), (columns(words), ["title"])),
+        ("a__a__go a__a__price b__a__go b__a__price"),
+    )
+    parts = [(PCA(1), NUMBERS), (PCA(1), ["age", "price"]), (NMF(1), NUMBERS)]
+    parts += [(TruncatedSVD(1), NUMBERS), (make_pipeline(StandardScaler(), PCA(1)), NUMBERS)]
+    yield columns(*parts), "a__pca0 b__pca0 nmf0 truncatedsvd0 e__pca0"
+    again = FeatureUnion([("p", "passthrough"), ("again", PCA(1)), ("no", "drop")])
+    yield make_pipeline(columns((PCA(2), NUMBERS)), again), "a__pca0 pca1 again__pca0"
+
+    # All that comes of one column is added to it, whatever the names and the transformers.
+    splines = [(SplineTransformer(n), ["price"]) for n in (4, 3)]
+    yield columns(*splines), " ".join(["price"] * 11)
+    bins = KBinsDiscretizer(2, quantile_method="averaged_inverted_cdf")
+    union = [("bins", bins), ("x", "passthrough"), ("poly", PolynomialFeatures(include_bias=False))]
+    expected = "price price age age price age price age price price*age age"
+    yield make_pipeline(columns(("passthrough", NUMBERS)), FeatureUnion(union)), expected
+    rare = OneHotEncoder(min_frequency=5, handle_unknown="infrequent_if_exist")
+    parts = [(rare, ["site"]), ("drop", ["age"]), (OneHotEncoder(drop="first"), ["title", "site"])]
+    yield columns(*parts, spread), "site site site title site site price"
+    short = OneHotEncoder(feature_name_combiner=lambda name, value: str(value))
+    yield (
+        FeatureUnion([("o", columns((short, ["site"]))), ("n", columns(spread))]),
+        ("site site site price"),
+    )
+    parts = [(freqfm.WithFields(OneHotEncoder()), [False] * 4 + [True, False])]
+    parts += [(SimpleImputer(), slice("price", "age")), (OrdinalEncoder(), lambda X: ["body"])]
+    yield (
+        columns(*parts, remainder=OneHotEncoder()),
+        ("site site site price age body title title time time"),
+    )
+    floats = make_column_selector(dtype_include=float)
+    yield (
+        columns((StandardScaler(), floats), (OneHotEncoder(), [-2, 0])),
+        ("price age site site site title title"),
+    )
+
+    # Functions, and transformers without names.
+    log, by_name = FunctionTransformer(np.log1p), FunctionTransformer(feature_names_out=other_names)
+    same = FunctionTransformer(np.asarray, feature_names_out="one-to-one")
+    parts = [(log, NUMBERS), (same, NUMBERS), (Same(), ["age"]), (Same(), NUMBERS)]
+    yield columns(*parts), "price age price age age same0 same1"
+    yield columns((by_name.set_params(func=np.asarray), NUMBERS), spread), "euro years price"
+    dates = make_pipeline(FunctionTransformer(hour_and_day), OneHotEncoder())
+    yield columns((dates, ["time"]), spread), "time_0 time_0 time_1 time_1 price"
+    dates = make_pipeline(FunctionTransformer(named_hour_and_day), OneHotEncoder())
+    yield columns((dates, ["time"]), spread), "hour hour day day price"
+    select = FunctionTransformer(lambda table: table[["site", "title"]])
+    yield make_pipeline(select, OneHotEncoder()), "site site site title title"
+    yield make_pipeline(select, Same(), OneHotEncoder()), "same0 same0 same0 same1 same1"
+    yield FunctionTransformer(lambda table: table[NUMBERS]), "price age"
+    wrong = FunctionTransformer(
+        lambda table: table[["site"]].to_numpy(), feature_names_out="one-to-one"
+    )
+    yield make_pipeline(wrong, OneHotEncoder()), " ".join(["functiontransformer0"] * 3)
+    unnamed = FunctionTransformer(numbers_of)
+    yield (
+        FeatureUnion([("o", columns((OneHotEncoder(), ["site"]))), ("f", unnamed)]),
+        ("site site site functiontransformer0 functiontransformer1"),
+    )
+    hashes = HashingVectorizer(n_features=2)
+    yield (
+        columns((hashes, "title"), (hashes, "body"), spread),
+        ("title_0 title_1 body_0 body_1 price"),
+    )
+    title = FunctionTransformer(lambda table: table["title"])
+    members = [("a", hashes), ("b", hashes), ("c", CountVectorizer())]
+    yield (
+        make_pipeline(title, FeatureUnion(members)),
+        (
+            "a__hashingvectorizer0 a__hashingvectorizer1 "
+            "b__hashingvectorizer0 b__hashingvectorizer1 go price"
+        ),
+    )
+    records = FunctionTransformer(records_of)
+    yield make_pipeline(records, DictVectorizer()), "site=a site=b site=c"
+    yield (
+        make_pipeline(records, FeatureHasher(2), TfidfTransformer()),
+        "featurehasher0 featurehasher1",
+    )
+
+
+@each("encoder, expected", [*origins()])
+def test_columns_are_grouped_by_origin_whatever_their_names(encoder, expected):
+    labels = [label.replace("*", " ") for label in expected.split()]
+    encoder = clone(encoder).fit(GOODS, SOLD)
+    rows = encoder.transform(GOODS)
+    machine = freqfm.FMClassifier(2, max_iter=2, init_scale=0.5, random_state=0).fit(rows, SOLD)
+    for background in (None, rows[:5]):
+        found = machine.explain(rows, background=background, fields=encoder)
+        right = machine.explain(rows, background=background, fields=labels)
+        assert list(found.names) == list(right.names) == list(dict.fromkeys(labels))
+        assert_array_equal(found.contributions, right.contributions)
+    whole = freqfm.explain(make_pipeline(encoder, machine), GOODS, background=GOODS[:5])
+    assert_array_equal(whole.names, right.names)
+    assert_array_equal(whole.contributions, right.contributions)
+    found = machine.feature_importances(rows, fields=encoder)
+    right = machine.feature_importances(rows, fields=labels)
+    assert_array_equal(found.names, right.names)
+    assert_array_equal(found.importances, right.importances)
+    found = machine.interaction_strengths(rows, fields=encoder, n_pairs=1000)
+    right = machine.interaction_strengths(rows, fields=labels, n_pairs=1000)
+    for name in ("features", "effects", "field_names", "field_effects", "share"):
+        assert_array_equal(found[name], right[name])
+    # Each feature has a name of its own.
+    assert len(set(found.names.ravel())) == len(np.unique(found.features))
+
+
+def test_names_of_features_without_names_of_scikit_learn():
+    dates = make_pipeline(FunctionTransformer(hour_and_day), OneHotEncoder())
+    encoder = columns((dates, ["time"]), ("passthrough", ["price"]))
+    rows = encoder.fit_transform(GOODS)
+    machine = freqfm.FMClassifier(2, max_iter=2, random_state=0).fit(rows, SOLD)
+    found = machine.interaction_strengths(fields=encoder, n_pairs=100).names
+    names = {"time_0_0", "time_0_1", "time_1_1", "time_1_2", "price"}
+    assert set(found.ravel()) == names
+    assert len(found) == 10 - 2  # without the pairs of two hours, and of two days
+
+
+def test_unknown_columns_of_a_union_are_refused():
+    unnamed = FunctionTransformer(numbers_of)
+    pipeline = make_pipeline(
+        FeatureUnion([("one", unnamed), ("two", unnamed)]), freqfm.FMClassifier(2, max_iter=1)
+    ).fit(GOODS, SOLD)
+    with pytest.raises(TypeError, match="members 'one', 'two' of a FeatureUnion do not tell how"):
+        freqfm.explain(pipeline, GOODS)
+    machine = fitted()
+    for encoder in (FeatureUnion([("a", OneHotEncoder())]), make_pipeline(StandardScaler()), PCA()):
+        with pytest.raises(NotFittedError):
+            machine.explain(ROWS, fields=encoder)
+
+
+def clicks_of(table, **params):
+    encoder = columns((OneHotEncoder(handle_unknown="ignore"), ["site", "device"]))
+    machine = freqfm.FMClassifier(3, max_iter=2, init_scale=0.5, random_state=0, **params)
+    return make_pipeline(encoder, machine)
+
+
+def models_around():
+    """Yield fitted models around a pipeline whose scores are those of the pipeline."""
+    pipeline = clicks_of(TABLE)
+    grid = {"fmclassifier__n_components": [2, 3]}
+    tuned = TunedThresholdClassifierCV(pipeline, cv=2)
+    for model in (
+        FixedThresholdClassifier(pipeline, threshold=0.3),
+        tuned,
+        GridSearchCV(pipeline, grid, cv=2),
+        RandomizedSearchCV(tuned, {"cv": [2, 3]}, n_iter=1, cv=2),
+        TunedThresholdClassifierCV(GridSearchCV(pipeline, grid, cv=2), cv=2),
+        make_pipeline("passthrough", FixedThresholdClassifier(pipeline)),
+    ):
+        yield model.fit(TABLE, CLICKED), model.decision_function
+    pipeline.fit(TABLE, CLICKED)
+    frozen = FrozenEstimator(pipeline)
+    yield frozen, frozen.decision_function
+    yield FixedThresholdClassifier(frozen).fit(TABLE, CLICKED), frozen.decision_function
+    yield CalibratedClassifierCV(frozen).fit(TABLE, CLICKED), frozen.decision_function
+    single = CalibratedClassifierCV(pipeline, cv=2, ensemble=False).fit(TABLE, CLICKED)
+    yield single, pipeline.decision_function
+    machine = freqfm.FMRegressor(3, max_iter=2, init_scale=0.5, random_state=0)
+    target = TransformedTargetRegressor(
+        make_pipeline(pipeline[0], machine), transformer=StandardScaler()
+    ).fit(TABLE, TABLE.age)
+    yield target, target.regressor_.predict
+    several = CalibratedClassifierCV(pipeline, cv=3).fit(TABLE, CLICKED)
+    members = [part.estimator.decision_function for part in several.calibrated_classifiers_]
+    yield several, lambda table: np.mean([member(table) for member in members], axis=0)
+
+
+def test_explain_of_models_around_a_pipeline():
+    for model, score in models_around():
+        for background in (None, TABLE[:20]):
+            found = freqfm.explain(model, TABLE, background=background, as_frame=True)
+            assert list(found.contributions) == list(found.names) == ["site", "device"]
+            total = found.base_value + found.contributions.sum(axis=1)
+            assert_allclose(total, score(TABLE), atol=1e-5)
+    machines = CalibratedClassifierCV(freqfm.FMClassifier(2, max_iter=2), cv=2)
+    machines.fit(ROWS, np.arange(80) % 3)
+    found = freqfm.explain(machines, ROWS)
+    values, base = parts(found)
+    right = [parts(part.estimator.explain(ROWS)) for part in machines.calibrated_classifiers_]
+    assert_allclose(values, np.mean([one for one, _ in right], axis=0), atol=1e-12)
+    assert_allclose(base, np.mean([one for _, one in right], axis=0))
+
+
+def test_models_that_cannot_be_explained_say_why():
+    texts = [f"word{k}" for k in range(40)]
+    pipeline = make_pipeline(CountVectorizer(), freqfm.FMClassifier(2, max_iter=1))
+    calibrated = CalibratedClassifierCV(pipeline, cv=2).fit(texts, np.arange(40) % 2)
+    with pytest.raises(ValueError, match="columns or classes that differ.*ensemble=False"):
+        freqfm.explain(calibrated, texts)
+    for model in (TunedThresholdClassifierCV(pipeline), CalibratedClassifierCV(pipeline),
+                  TransformedTargetRegressor(pipeline), GridSearchCV(pipeline, {})):  # fmt: skip
+        with pytest.raises(NotFittedError, match=type(model).__name__):
+            freqfm.explain(model, texts)
 
 
 @pytest.mark.slow

@@ -42,8 +42,9 @@ class ExplanationMixin:
             Reference rows, such as some hundreds of the training rows. None is one empty row.
         fields : transformer or array-like of shape (n_features,), default=None
             To add up the contributions of the columns of a field: the fitted encoder that makes
-            ``X``, such as ``pipeline[:-1]``, whose original columns are the fields; or the label of
-            the field of each column. A sum of Shapley values is the Shapley value of the field.
+            ``X``, such as ``pipeline[:-1]``, whose original columns are the fields, as in
+            :func:`explain`; or the label of the field of each column. A sum of Shapley values is
+            the Shapley value of the field.
         feature_names : array-like of shape (n_features,), default=None
             Names of the columns, without ``fields``. None takes ``feature_names_in_``, or "x0",
             "x1", ... without them.
@@ -209,7 +210,8 @@ class ExplanationMixin:
             field_names : ndarray of shape (n_fields,)
                 With ``fields``: their names.
             field_effects : ndarray of shape (n_fields, n_fields)
-                With ``fields``: the sum of the effects of all pairs of two fields, symmetric.
+                With ``fields``: the sum of the effects of all pairs of two fields, symmetric. None
+                for more than 10,000 fields.
             share : float or None
                 With ``X``: the share of the scores' variance that interactions of different fields
                 (of columns, without fields) carry beyond what single fields do, as if fields were

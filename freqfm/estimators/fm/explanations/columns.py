@@ -1,12 +1,31 @@
 """Columns of rows in groups: the original columns that an encoder has made them of."""
 
+import copy
+import re
+from collections import Counter
+from contextlib import suppress
+
 import numpy as np
 from sklearn.compose import ColumnTransformer
-from sklearn.pipeline import Pipeline
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.validation import as_array
+from freqfm._messages import shown
 from freqfm.estimators.fm.fields import WithFields, checked_labels, column_fields
+from freqfm.model_selection._steps import steps_of
+
+# The name of a column for a transformer, which tells by its own names what comes of it. These are
+# characters for private use.
+_MARK, _END = "\ue000", "\ue001"
+_NUMBER = re.compile(f"{_MARK}(\\d+){_END}")
+
+# Functions whose columns are those that they get, one by one.
+_ELEMENTWISE = np.ufunc, type(None)
 
 
 def feature_names(model, names):
@@ -37,92 +56,208 @@ def group_columns(model, fields):
     TypeError, ValueError
         If they are not the fields of the model's features.
     """
+    n_features, steps = model.n_features_in_, None
+    if hasattr(fields, "transform"):
+        steps, fields = _followed(fields, model)
     labels = checked_labels(
-        original_columns(fields) if hasattr(fields, "transform") else fields,
+        fields,
         "fields",
-        f"the model has {model.n_features_in_}",
-        model.n_features_in_,
+        f"the model has {n_features}",
+        n_features,
         ", or the fitted encoder that makes the columns.",
     )
+    if steps is not None:
+        numbers, first, place = np.unique(labels, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        names = steps.distinct_names(numbers[order].tolist())
+        return np.argsort(order)[place], np.array(names, dtype=object)
     # In the order of the columns.
     place = {}
     groups = [place.setdefault(label, len(place)) for label in labels.tolist()]
     return np.array(groups, dtype=np.int64), np.array(list(place), dtype=object)
 
 
-def original_columns(transformer, names=None):
-    """Return the name of the original column of each column that a fitted transformer makes.
-
-    Parameters
-    ----------
-    transformer : transformer object
-        As in ``column_fields``, or one that gives out a column for each that it gets.
-    names : array-like of str, default=None
-        Names of the columns that it gets, if it does not know them.
-
-    Returns
-    -------
-    names : ndarray of objects of shape (n_columns,)
-        A column that comes of several ones, such as a hash or a component, has a name of its own.
-    """
-    if isinstance(transformer, WithFields):
-        check_is_fitted(transformer)
-        transformer = transformer.encoder_
-    if isinstance(transformer, Pipeline):
-        for _, step in transformer.steps:
-            if step not in (None, "passthrough"):
-                names = original_columns(step, names)
-        return names
-    check_is_fitted(transformer)
-    given = getattr(transformer, "feature_names_in_", None) if names is None else names
-    if given is None:
-        given = [f"x{k}" for k in range(getattr(transformer, "n_features_in_", 0))]
-    given = np.asarray(given, dtype=object)
-    if isinstance(transformer, ColumnTransformer):
-        return _of_column_transformer(transformer, given)
-    if hasattr(transformer, "get_support"):
-        return given[transformer.get_support()]
+def names_of_features(transformer, model):
+    """Return the name of each feature of a model, by the fitted transformer that makes them."""
     try:
-        return given[column_fields(transformer)]
-    except TypeError as error:
-        if not hasattr(transformer, "get_feature_names_out"):
-            raise error from None
-    return np.asarray(transformer.get_feature_names_out(given), dtype=object)
+        return transformer.get_feature_names_out()
+    except (AttributeError, TypeError, ValueError):
+        # A step has no names, or two columns would have the same.
+        steps, made = _followed(transformer, model, every=True)
+        return steps.distinct_names(made.tolist())
 
 
-def _of_column_transformer(transformer, given):
-    parts = {name: (part, columns) for name, part, columns in transformer.transformers_}
-    found = np.empty(max(place.stop for place in transformer.output_indices_.values()), object)
-    for name, place in transformer.output_indices_.items():
-        if place.stop == place.start:
-            continue
-        part, columns = parts[name]
-        found[place] = _of_part(name, part, _selected(given, columns), place.stop - place.start)
-    return found
+def _followed(transformer, model, every=False):
+    """Return the steps, and the number of the original column of each column that is made.
+
+    ``model`` gets these columns; with ``every`` each is a column of its own.
+    """
+    steps = _Steps(every)
+    names, n_given = _known_input(transformer)
+    table = steps.add(names or [f"x{k}" for k in range(n_given or 0)])
+    made = steps.follow(transformer, table, (None, None))
+    if made is None:
+        made = steps.follow(transformer, table, _known_input(model))
+    return steps, made
 
 
-def _selected(given, columns):
-    """Return the names of the columns that a part of a ColumnTransformer gets."""
-    if isinstance(columns, slice) and any(
-        isinstance(e, str) for e in (columns.start, columns.stop)
-    ):
-        known = given.tolist()
-        begin = None if columns.start is None else known.index(columns.start)
-        columns = slice(begin, None if columns.stop is None else known.index(columns.stop) + 1)
-    if isinstance(columns, slice):
-        return given[columns]
-    columns = np.atleast_1d(np.asarray(columns))
-    return columns.astype(object) if columns.dtype.kind in "OUT" else given[columns]
+class _Steps:
+    """Follows columns through the steps of a fitted transformer: which comes of which.
 
+    A column has a number, whatever a step calls it. One that comes of a single column has the
+    number of that; one that comes of several or of none, such as a component, a hash or a word, has
+    a new one.
 
-def _of_part(name, part, given, n_columns):
-    if hasattr(part, "transform"):
-        try:
-            found = original_columns(part, given)
-        except (AttributeError, TypeError, ValueError):
-            found = None
-        if found is not None and len(found) == n_columns:
-            return found
-    if len(given) == n_columns:
+    Methods take and return the numbers of the columns that a step gets and makes; they return None
+    if they do not know how many there are. ``wanted`` has the names and the number of those that it
+    makes, or None for what nobody knows; ``makers`` the names of the parts that it is in.
+    """
+
+    def __init__(self, every):
+        self._every = every
+        self._names, self._makers = [], []
+
+    def add(self, names, makers=()):
+        """Return the numbers of new columns."""
+        self._names += names
+        self._makers += [makers] * len(names)
+        return np.arange(len(self._names) - len(names), len(self._names))
+
+    def distinct_names(self, numbers):
+        """Return a name for each column; where names are equal, with those of its makers."""
+        found = [self._names[number] for number in numbers]
+        if len(set(found)) < len(found):
+            counts, taken = Counter(found), Counter()
+            for place, name in enumerate(found):
+                if counts[name] > 1:
+                    name = "__".join([*self._makers[numbers[place]], name])
+                taken[name] += 1
+                found[place] = name if taken[name] == 1 else f"{name} ({taken[name]})"
+        return found
+
+    def follow(self, transformer, given, wanted, makers=()):
+        """Return the original columns of those that a transformer makes of given ones."""
+        steps, last = steps_of(transformer)
+        steps = [step for step in (*steps, last) if step not in (None, "passthrough")]
+        for number, step in enumerate(steps):
+            after = steps[number + 1 :]
+            made = self._step(step, given, _known_input(after[0]) if after else wanted, makers)
+            given = self.add([]) if made is None and after else made
         return given
-    return [f"{name}{k}" for k in range(n_columns)]
+
+    def _step(self, step, given, wanted, makers):
+        if isinstance(step, Pipeline):
+            return self.follow(step, given, wanted, makers)
+        if isinstance(step, WithFields):
+            check_is_fitted(step)
+            return self.follow(step.encoder_, given, wanted, makers)
+        if isinstance(step, ColumnTransformer):
+            check_is_fitted(step)
+            return self._column_transformer(step, given, makers)
+        if isinstance(step, FeatureUnion):
+            return self._union(step, given, wanted, makers)
+        if hasattr(step, "get_support"):
+            return given[step.get_support()]
+        if isinstance(step, FunctionTransformer) and isinstance(step.func, _ELEMENTWISE):
+            return given
+        if not self._every:
+            with suppress(TypeError):
+                return given[column_fields(step)]
+        return self._made(step, given, wanted, makers)
+
+    def _column_transformer(self, transformer, given, makers):
+        places = transformer.output_indices_
+        found = np.empty(max(place.stop for place in places.values()), dtype=np.int64)
+        for name, part, columns in transformer.transformers_:
+            place = places[name]
+            if place.stop > place.start:
+                some = given[_positions(transformer, columns)]
+                wanted = None, place.stop - place.start
+                found[place] = self.follow(part, some, wanted, (*makers, name))
+        return found
+
+    def _union(self, union, given, wanted, makers):
+        members = [(name, part) for name, part in union.transformer_list if part != "drop"]
+        found = [self.follow(part, given, (None, None), (*makers, name)) for name, part in members]
+        unknown = [place for place, made in enumerate(found) if made is None]
+        if unknown and wanted[1] is None:
+            return None
+        if len(unknown) > 1:
+            names = ", ".join(shown(members[place][0]) for place in unknown)
+            raise TypeError(
+                f"The members {names} of a FeatureUnion do not tell how many columns they make; "
+                f"give them get_feature_names_out, or feature_names_out of FunctionTransformer."
+            )
+        for place in unknown:
+            name, part = members[place]
+            n_columns = wanted[1] - sum(len(made) for made in found if made is not None)
+            found[place] = self.follow(part, given, (None, n_columns), (*makers, name))
+        return np.concatenate([self.add([]), *found])
+
+    def _made(self, step, given, wanted, makers):
+        """Return the columns of a transformer that is known by the names of its output at most."""
+        names, n_columns = wanted
+        marks = [f"{_MARK}{k}{_END}" for k in range(len(given))]
+        texts = _names_out(step, marks)
+        if texts is not None and n_columns in (None, len(texts)):
+            if texts == marks and not self._every:
+                return given
+            if _MARK not in "".join(texts):
+                return self.add(texts, makers)
+            return np.array([self._origin(text, given, makers) for text in texts])
+        if n_columns is None and isinstance(step, (FeatureHasher, HashingVectorizer)):
+            n_columns = step.n_features
+        if n_columns is None:
+            return None
+        if len(given) == n_columns == 1:
+            return given
+        stem = f"{self._names[given[0]]}_" if len(given) == 1 else type(step).__name__.lower()
+        return self.add(names or [f"{stem}{k}" for k in range(n_columns)], makers)
+
+    def _origin(self, text, given, makers):
+        """Return the one given column that the name of a column has the mark of, or a new one."""
+        found = {given[int(number)] for number in _NUMBER.findall(text)}
+        if len(found) == 1 and not self._every:
+            return found.pop()
+        name = _NUMBER.sub(lambda mark: self._names[given[int(mark[1])]], text)
+        return self.add([name], makers)[0]
+
+
+def _names_out(step, marks):
+    """Return the names of a transformer's output if those of its input are marks, or None."""
+    if not hasattr(step, "get_feature_names_out"):
+        return None
+    # It refuses other names than those that it knows.
+    nameless = copy.copy(step)
+    vars(nameless).pop("feature_names_in_", None)
+    for named, given in ((nameless, marks), (step, None)):
+        try:
+            return [str(name) for name in named.get_feature_names_out(given)]
+        except NotFittedError:
+            raise
+        except Exception:  # whatever a user's function raises
+            continue
+    return None
+
+
+def _known_input(transformer):
+    """Return the names and the number of the columns that a fitted transformer gets, or None."""
+    if isinstance(transformer, FeatureUnion):
+        found = [_known_input(part) for _, part in transformer.transformer_list]
+        return next((known for known in found if known[1] is not None), (None, None))
+    steps, last = steps_of(transformer)
+    first = [*steps, last][0]
+    if first is not transformer:
+        return _known_input(first)
+    names = getattr(first, "feature_names_in_", None)
+    return None if names is None else list(names), getattr(first, "n_features_in_", None)
+
+
+def _positions(transformer, columns):
+    """Return the places of the columns that a part of a ColumnTransformer gets."""
+    places = {name: k for k, name in enumerate(getattr(transformer, "feature_names_in_", ()))}
+    if isinstance(columns, slice):
+        begin, end = (places.get(end, end) for end in (columns.start, columns.stop))
+        return slice(begin, end + 1 if isinstance(columns.stop, str) else end, columns.step)
+    columns = np.atleast_1d(np.asarray(columns))
+    return columns if columns.dtype.kind in "iub" else [places[name] for name in columns.tolist()]

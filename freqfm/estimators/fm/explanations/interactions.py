@@ -8,13 +8,13 @@ from freqfm._input.rows import concatenated_ranges, slices, with_one_index_type
 from freqfm._input.validation import check_count, kernel_csr, validate_rows
 from freqfm.backends.base import Tower
 from freqfm.estimators.fm.explanations.columns import feature_names as checked_names
-from freqfm.estimators.fm.explanations.columns import group_columns
+from freqfm.estimators.fm.explanations.columns import group_columns, names_of_features
 from freqfm.estimators.fm.explanations.shares import interaction_share
 
 # Pairs that are scored at once, each taking about 40 bytes.
 _PAIRS_AT_ONCE = 1 << 20
 
-# Without rows all pairs are scored; this many features have 50 million.
+# Without rows all pairs are scored; this many features, or fields, have 50 million.
 _MOST_FEATURES = 10_000
 
 
@@ -25,8 +25,8 @@ def strongest_interactions(model, X, fields, feature_names, n_pairs):
     groups, field_names = None, []
     if fields is not None:
         groups, field_names = group_columns(model, fields)
-        if feature_names is None and hasattr(fields, "get_feature_names_out"):
-            feature_names = fields.get_feature_names_out()
+        if feature_names is None and hasattr(fields, "transform"):
+            feature_names = names_of_features(fields, model)
     names = checked_names(model, feature_names)
     if X is None:
         chunks = _all_pairs(model.n_features_in_)
@@ -35,7 +35,9 @@ def strongest_interactions(model, X, fields, feature_names, n_pairs):
         X = with_one_index_type(X)
         chunks = _pairs_of_rows(X)
     found = np.zeros((0, 2), np.int64), np.zeros((0, len(model.intercept_))), np.zeros(0)
-    of_fields = np.zeros((len(field_names), len(field_names)))
+    of_fields, n_fields = None, len(field_names)
+    if groups is not None and n_fields <= _MOST_FEATURES:
+        of_fields = np.zeros((n_fields, n_fields))
     alone = _alone(model)
     for pairs, products in chunks:
         if groups is not None:
@@ -43,7 +45,7 @@ def strongest_interactions(model, X, fields, feature_names, n_pairs):
             pairs, products = pairs[apart], products[apart]
         strengths = _strengths(model, pairs, alone)
         effects = np.abs(strengths).max(axis=1, initial=0) * products
-        if groups is not None:
+        if of_fields is not None:
             np.add.at(of_fields, tuple(groups[pairs].T), effects)
         found = _keep_largest(found, (pairs, strengths, effects), n_pairs)
     pairs, strengths, effects = found
@@ -54,7 +56,8 @@ def strongest_interactions(model, X, fields, feature_names, n_pairs):
         effects=effects,
     )
     if groups is not None:
-        result.update(field_names=field_names, field_effects=of_fields + of_fields.T)
+        of_fields = None if of_fields is None else of_fields + of_fields.T
+        result.update(field_names=field_names, field_effects=of_fields)
     if X is not None:
         result.update(share=_share(model, X, groups))
     return result
