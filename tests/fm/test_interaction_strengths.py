@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -128,6 +129,10 @@ def test_display():
     found = InteractionStrengthsDisplay.from_estimator(nested, tokens, n_pairs=3)
     assert_array_equal(found.strengths, expected.strengths)
     assert {a[:2] for a, _ in found.names} == {"x0"} and "x1_1.0" in found.names[:, 1]
+    around = TransformedTargetRegressor(make_pipeline(OneHotEncoder(), fitted()))
+    found = InteractionStrengthsDisplay.from_estimator(around.fit(tokens, 1.0 * target), tokens)
+    assert {a[:2] for a, _ in found.names} == {"x0"}
+    assert {b[:2] for _, b in found.names} == {"x1"}
     one_step = make_pipeline(fitted())
     for rows in (None, X):
         found = InteractionStrengthsDisplay.from_estimator(one_step, rows, n_pairs=3)
@@ -162,6 +167,14 @@ def test_fields_and_names_of_an_encoder():
         assert np.diag(found.field_effects).tolist() == [0, 0, 0]
         assert_array_equal(found.field_effects, found.field_effects.T)
         assert found.field_effects[0, 1] > 4 * found.field_effects[0, 2]
+
+
+def test_effects_of_too_many_fields_are_no_table(monkeypatch):
+    monkeypatch.setattr(interactions, "_MOST_FEATURES", 8)
+    for fields, expected in [(np.arange(9), None), (np.arange(9) // 3, (3, 3))]:
+        found = fitted().interaction_strengths(X, fields=fields)
+        assert len(found.strengths) and np.shape(found.field_effects) == (expected or ())
+        assert (found.field_effects is None) == (expected is None)
 
 
 def test_share_is_that_of_an_analysis_of_variance():

@@ -14,6 +14,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._input.ids import unique_codes
 from freqfm._input.validation import as_array
 from freqfm._messages import shown
 from freqfm.estimators.fm.fields import WithFields, checked_labels, column_fields
@@ -66,15 +67,10 @@ def group_columns(model, fields):
         n_features,
         ", or the fitted encoder that makes the columns.",
     )
-    if steps is not None:
-        numbers, first, place = np.unique(labels, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        names = steps.distinct_names(numbers[order].tolist())
-        return np.argsort(order)[place], np.array(names, dtype=object)
-    # In the order of the columns.
-    place = {}
-    groups = [place.setdefault(label, len(place)) for label in labels.tolist()]
-    return np.array(groups, dtype=np.int64), np.array(list(place), dtype=object)
+    known, codes = unique_codes(labels, "fields")
+    order = np.argsort(np.unique(codes, return_index=True)[1])  # of the columns
+    names = known[order].tolist() if steps is None else steps.distinct_names(known[order].tolist())
+    return np.argsort(order)[codes], np.array(names, dtype=object)
 
 
 def names_of_features(transformer, model):
