@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from freqfm._messages import shown
+from freqfm._paths import check_path
 from freqfm._warnings import warn_user
 from freqfm.callbacks import _storage
 
@@ -79,7 +80,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1):
-        self.path = Path(path).absolute()
+        self.path = Path(check_path("path", path)).absolute()
         if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
             raise ValueError(f"every={every!r} must be a positive integer, a number of epochs.")
         self.every = int(every)
@@ -199,6 +200,7 @@ def resume(path: str | os.PathLike[str]) -> Any:
     >>> model.recommend(users=[0])[0].shape
     (1, 10)
     """
+    path = check_path("path", path)
     value = _storage.load(path)
     if not isinstance(value, dict) or value.get("format") != _FORMAT:
         raise ValueError(

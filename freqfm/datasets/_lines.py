@@ -9,7 +9,6 @@ import zlib
 
 def _open_zstd(path, mode):
     """Open a file compressed by zstd."""
-    path = os.fspath(path)
     try:
         import pyarrow
     except ImportError:
@@ -31,26 +30,12 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = b"\xff\xfe", b"\xfe\xff"
 
 
-def as_paths(path):
-    """Return the paths of a loader's argument: a path, or a list or tuple of paths.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
-    """
-    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
-    if not paths:
-        raise ValueError(f"path is {path!r}; pass a path or a list of at least one path.")
-    return paths
-
-
 def read_lines(path):
     """Yield the number and the bytes of each line, without a byte order mark.
 
     Parameters
     ----------
-    path : str or path-like
+    path : str
         Files that end in ".gz", ".bz2" or ".zst" are decompressed.
 
     Raises
@@ -58,7 +43,6 @@ def read_lines(path):
     ValueError
         If the file cannot be decompressed, or is encoded in UTF-16.
     """
-    path = os.fspath(path)
     opener = opener_of(path)
     with opener(path, "rb") as file:
         try:
@@ -99,4 +83,4 @@ def parsed(path, lines, parse):
 
 def at_line(path, number, problem):
     """Return the error for a problem in a line."""
-    return ValueError(f"{os.fspath(path)}, line {number}: {problem}")
+    return ValueError(f"{path}, line {number}: {problem}")

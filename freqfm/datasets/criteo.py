@@ -15,7 +15,8 @@ from sklearn.utils import Bunch
 
 from freqfm._input.validation import check_integer
 from freqfm._messages import shown
-from freqfm.datasets._lines import as_paths, parsed, read_lines
+from freqfm._paths import check_paths
+from freqfm.datasets._lines import parsed, read_lines
 
 COUNT_NAMES = [f"I{i}" for i in range(1, 14)]
 CATEGORY_NAMES = [f"C{i}" for i in range(1, 27)]
@@ -93,7 +94,7 @@ def load_criteo_tsv(
             f"encoder is {shown(encoder)}, which was not fitted on {len(FEATURE_NAMES)} fields; "
             "pass the encoder of an earlier call of load_criteo_tsv."
         )
-    rows = [row for one in as_paths(path) for row in read_rows(one)]
+    rows = [row for one in check_paths("path", path) for row in read_rows(one)]
     if not rows:
         raise ValueError(f"path is {path!r}, with no rows; pass a path of at least one row.")
 

@@ -1,27 +1,45 @@
-"""Sparse rows in a folder of plain binary files, which can be mapped into memory."""
+"""Sparse rows in a folder of plain binary files, which can be mapped into memory.
+
+Each call of ``save_csr`` writes to a subfolder of its own. The header, which is replaced in one
+step, names the subfolder that counts: readers have the rows of one call, and maps of earlier rows
+keep working. A draft of the header lies beside a subfolder until then.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
+import uuid
+import zlib
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from sklearn.utils import Bunch, column_or_1d
 
-from freqfm._input.rows import csr_of, with_one_index_type
+from freqfm._input.rows import csr_of, slices, with_one_index_type
 from freqfm._input.validation import (
     as_float_csr,
     check_columns,
+    check_flag,
     check_integer,
     check_structure,
     is_stream,
 )
 from freqfm._messages import cut, shown
+from freqfm._paths import check_path
 
-_FORMAT = "freqfm csr 1"
+_FORMAT = "freqfm csr 2"
 _HEADER = "header.json"
+_ROWS = re.compile("rows-[0-9a-f]{32}")
+
+# Bytes of a file that have one checksum: a stream checks those alone that it reads.
+_BLOCK = 1 << 22
+
+# Seconds after which a subfolder without its header is not written to any more.
+_ABANDONED = 3600
 
 _NUMBERS = {np.dtype(c).str for c in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]}
 
@@ -49,8 +67,8 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     Parameters
     ----------
     path : str or path-like
-        Folder; it is created if need be, and files of an earlier call in it are replaced. Windows
-        does not replace files that are mapped into memory.
+        Folder; it is created if need be, and rows of an earlier call in it are replaced, all at
+        once, when all are written.
     X : {array-like, sparse matrix} of shape (n_samples, n_features), or RowStream
         Rows; of a stream, one chunk is in memory at a time.
     y : array-like of shape (n_samples,), default=None
@@ -67,12 +85,20 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
         complex, not two-dimensional, beyond float32, or sparse with indices out of bounds or more
         than 2^31 - 1 columns.
     OSError
-        If files cannot be written or replaced. What is in the folder stays as it is.
+        If files cannot be written or replaced. After any error the earlier rows are still there.
 
     See Also
     --------
     load_csr : Reads the folder.
     RowStream.from_csr : A stream of the rows in it.
+
+    Notes
+    -----
+    Several processes may save to a folder, map it and read it at the same time: a reader gets the
+    rows of one call, with their own targets, and keeps them. The last call that ends counts. The
+    folder takes room for old and new rows meanwhile. What a process that was killed had written is
+    never read; a call an hour later or more removes it. A call removes the rows before its own
+    too, on Windows once no process maps them.
 
     Examples
     --------
@@ -85,29 +111,51 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     >>> bunch.data.shape, bunch.target.shape
     ((100, 30), (100,))
     """
+    folder = Path(check_path("path", path))
     if is_stream(X):
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight are part of a stream; leave them out.")
         chunks = X.epoch(0)
     else:
         chunks = [(X, y, sample_weight)]
-    folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    header = {"format": _FORMAT, "n_features": 0, "arrays": {}}
-    # The rows to write may be mapped from the same folder: the old files remain until all rows are
-    # written, and as long as they are mapped.
-    with TemporaryDirectory(dir=folder) as new:
-        _write(Path(new), header, chunks)
-        names = [f"{name}.bin" for name in header["arrays"]]
-        for name in names:
-            if (folder / name).exists():
-                # On Windows, even a replacement by the same file fails while it is mapped.
-                (folder / name).rename(folder / name)
-        # A folder without header is not complete.
-        (folder / _HEADER).unlink(missing_ok=True)
-        for name in names:
-            Path(new, name).replace(folder / name)
-    (folder / _HEADER).write_text(json.dumps(header))
+    rows = folder / f"rows-{uuid.uuid4().hex}"
+    draft = rows.with_suffix(".json")
+    header = {"format": _FORMAT, "rows": rows.name, "n_features": 0, "arrays": {}}
+    try:
+        # The draft is there first: without one, rows are those of a call that has ended.
+        draft.touch()
+        rows.mkdir()
+        _write(rows, header, chunks)
+        # Only if nobody has removed it.
+        with open(draft, "r+") as file:
+            json.dump({**header, "checksum": _checksum(header)}, file)
+        draft.replace(folder / _HEADER)
+    except BaseException:
+        if draft.exists():
+            _remove(rows)
+        raise
+    _remove_old(folder)
+
+
+def _remove_old(folder):
+    """Remove the rows of calls that have ended, and of processes that were killed."""
+    for rows in {entry.with_suffix("") for entry in folder.iterdir()}:
+        draft = rows.with_suffix(".json")
+        # Errors are those of files that another process removes.
+        with contextlib.suppress(OSError):
+            written = [draft, *rows.glob("*")] if draft.exists() else []
+            now = (folder / _HEADER).stat().st_mtime
+            ended = all(now - file.stat().st_mtime > _ABANDONED for file in written)
+            # Read after the draft was looked for: rows without one may just have become current.
+            if _ROWS.fullmatch(rows.name) and ended and _header(folder)["rows"] != rows.name:
+                _remove(rows)
+
+
+def _remove(rows):
+    """Remove a subfolder and the draft of its header; on Windows not while it is mapped."""
+    rows.with_suffix(".json").unlink(missing_ok=True)
+    shutil.rmtree(rows, ignore_errors=True)
 
 
 def _write(folder, header, chunks):
@@ -128,23 +176,38 @@ def _write(folder, header, chunks):
 
 
 def _append(folder, header, name, array):
-    """Append an array to its file."""
+    """Append an array to its file, and the checksums of blocks to the header."""
     if array.dtype.kind not in "biuf":
         raise TypeError(
             f"{name} holds {array.dtype}; save_csr stores numbers: encode targets first, for "
             f"instance with sklearn's LabelEncoder."
         )
     dtype = array.dtype.newbyteorder("=")
-    known = header["arrays"].setdefault(name, {"dtype": dtype.str, "size": 0})
+    new = {"dtype": dtype.str, "size": 0, "checksums": []}
+    known = header["arrays"].setdefault(name, new)
     path = folder / f"{name}.bin"
     common = np.result_type(known["dtype"], dtype)
     if common != known["dtype"]:
         # Targets of a later chunk may be fractions.
-        np.fromfile(path, known["dtype"]).astype(common).tofile(path)
-        known["dtype"] = common.str
+        before = np.fromfile(path, known["dtype"]).astype(common)
+        path.unlink()
+        known = header["arrays"][name] = {**new, "dtype": common.str}
+        _append(folder, header, name, before)
+    content = np.ascontiguousarray(array, dtype=common).view(np.uint8)
     with open(path, "ab") as file:
-        np.ascontiguousarray(array, dtype=common).tofile(file)
+        file.write(content)
+    checksums, first = known["checksums"], -known["size"] * common.itemsize % _BLOCK
+    if first:
+        checksums[-1] = zlib.crc32(content[:first], checksums[-1])
+    checksums += [
+        zlib.crc32(content[first:][block]) for block in slices(max(len(content) - first, 0), _BLOCK)
+    ]
     known["size"] += len(array)
+
+
+def _checksum(header):
+    """Return the checksum of a header."""
+    return zlib.crc32(json.dumps(header).encode())
 
 
 def _check_lengths(header):
@@ -158,7 +221,9 @@ def _check_lengths(header):
             )
 
 
-def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
+def load_csr(
+    path: str | os.PathLike[str], *, mmap: bool = False, verify: bool | None = None
+) -> Bunch:
     """Load sparse rows that ``save_csr`` has saved.
 
     Parameters
@@ -169,6 +234,11 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
         Whether to map the files into memory, read-only, instead of reading them: the system reads
         the pages that are used, and drops them when memory is short. Indices of columns are then
         not checked here, but where freqfm uses them.
+    verify : bool, default=None
+        Whether to compare all files with the checksums that ``save_csr`` has stored, which reads
+        them. None does so unless they are mapped: then only the sizes of the files and the ends of
+        rows are compared here. A stream, :meth:`RowStream.from_csr` of the folder, compares what it
+        reads, once.
 
     Returns
     -------
@@ -180,40 +250,93 @@ def load_csr(path: str | os.PathLike[str], *, mmap: bool = False) -> Bunch:
     Raises
     ------
     ValueError
-        If the folder is not complete, damaged, or of another format.
+        If the folder is not complete, of another format, or damaged where it was compared.
 
     See Also
     --------
     save_csr : Writes the folder, with an example.
     """
-    folder = Path(path)
+    mmap = check_flag("mmap", mmap)
+    return open_csr(path, mmap, not mmap if verify is None else check_flag("verify", verify))[0]
+
+
+def open_csr(path, mmap=True, verify=False):
+    """Return the Bunch of ``load_csr``, and a function that verifies a range of its rows."""
+    path = check_path("path", path)
+    header = None
     try:
-        header = json.loads((folder / _HEADER).read_text())
-        found = header.get("format") if isinstance(header, dict) else header
-        if found == _FORMAT:
-            return _bunch(folder, header, mmap)
+        while True:
+            before, header = header, _header(Path(path))
+            if not isinstance(header, dict) or header.get("format") != _FORMAT:
+                break
+            try:
+                return _open(Path(path, _checked(header)["rows"]), header, mmap, verify)
+            except OSError:
+                # Another process may have replaced the rows meanwhile.
+                if header == before:
+                    raise
     except MemoryError:
         raise
     # The exception raised for a damaged folder depends on where the damage is.
     except Exception as error:
         raise ValueError(
-            f"{os.fspath(path)} is not a folder that save_csr has written completely "
+            f"{path} is not a folder that save_csr has written completely "
             f"({type(error).__name__}: {cut(error)})."
         ) from None
+    found = header.get("format") if isinstance(header, dict) else header
     raise ValueError(
-        f"{os.fspath(path)} has the format {shown(found)}; this version reads {_FORMAT!r}. Save it "
-        f"again."
+        f"{path} has the format {shown(found)}; this version reads {_FORMAT!r}. Save it again."
     )
 
 
-def _bunch(folder, header, mmap):
-    """Return the arrays of a folder; its header and its indices are checked."""
-    arrays = {name: _read(folder, name, kept, mmap) for name, kept in header["arrays"].items()}
+def _header(folder):
+    """Return what the header of a folder holds."""
+    return json.loads((folder / _HEADER).read_text())
+
+
+def _checked(header):
+    """Return a header; raise if it is damaged."""
+    given = {key: value for key, value in header.items() if key != "checksum"}
+    if _checksum(given) != header["checksum"] or not _ROWS.fullmatch(header["rows"]):
+        raise ValueError(f"its {_HEADER} is damaged")
+    return header
+
+
+def _open(folder, header, mmap, verify):
+    """Return the results of ``open_csr`` for a subfolder."""
+    kept = header["arrays"]
+    arrays = {name: _read(folder, name, known, mmap) for name, known in kept.items()}
     shape = len(arrays["indptr"]) - 1, check_integer("n_features", header["n_features"], 0)
+    left = {name: list(known["checksums"]) for name, known in kept.items()}
+
+    def compare(name, first, last):
+        content, size = arrays[name].view(np.uint8), arrays[name].itemsize
+        for i in range(first * size // _BLOCK, -(-last * size // _BLOCK)):
+            found = content[i * _BLOCK : (i + 1) * _BLOCK]
+            # Each block once.
+            if left[name][i] is not None and zlib.crc32(found) != left[name][i]:
+                raise ValueError(
+                    f"{folder / name}.bin is damaged: what it holds from byte {i * _BLOCK} on is "
+                    f"not what save_csr has written. Save the rows again."
+                )
+            left[name][i] = None
+
+    def verify_rows(rows):
+        entries = arrays["indptr"][rows.start], arrays["indptr"][rows.stop]
+        for name in arrays:
+            compare(name, *(entries if name in ("indices", "data") else (rows.start, rows.stop)))
+
+    for name in arrays if verify else ["indptr"]:
+        compare(name, 0, len(arrays[name]))
+    return _bunch(arrays, shape, read_indices=not mmap), verify_rows
+
+
+def _bunch(arrays, shape, read_indices):
+    """Return the arrays of a folder, which are checked, as a Bunch."""
     X = csr_of(*(arrays[name] for name in ("data", "indices", "indptr")), shape)
     check_columns(X)
     # SciPy's compiled code does not check indices.
-    check_structure(X, read_indices=not mmap)
+    check_structure(X, read_indices=read_indices)
     if len(X.indices) != X.indptr[-1]:
         raise ValueError(f"{X.indptr[-1]} entries in the rows, but {len(X.indices)} in the files")
     others = {name: arrays.get(name) for name in ("target", "sample_weight")}
@@ -230,13 +353,13 @@ def _read(folder, name, kept, mmap):
             f"{name} holds {shown(kept['dtype'])}, which save_csr does not write on this machine"
         )
     path, dtype = folder / f"{name}.bin", np.dtype(kept["dtype"])
-    size, found = check_integer("size", kept["size"], 0), path.stat().st_size
-    if found != size * dtype.itemsize:
+    n_bytes = check_integer("size", kept["size"], 0) * dtype.itemsize
+    found = path.stat().st_size
+    if found != n_bytes or len(kept["checksums"]) != -(-n_bytes // _BLOCK):
         raise ValueError(
-            f"{path} holds {found} bytes, not the {size * dtype.itemsize} of its header; save the "
-            f"rows again"
+            f"{path} holds {found} bytes, not the {n_bytes} of its header; save the rows again"
         )
-    if mmap and size:
+    if mmap and n_bytes:
         # As a plain array: slices of memmap objects are slow.
         return np.asarray(np.memmap(path, dtype, "r"))
     return np.fromfile(path, dtype)

@@ -19,6 +19,7 @@ from sklearn.utils import Bunch
 
 from freqfm._input.validation import check_integer, check_number
 from freqfm._messages import shown
+from freqfm._paths import check_path
 from freqfm.datasets.interaction_files import load_interactions, rating_matrix
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/"
@@ -196,7 +197,7 @@ def fetch_movielens(
     if min_rating is not None:
         check_number("min_rating", min_rating, -np.inf, np.inf)
     folder, sha256, layout = MOVIELENS[variant]
-    data_home = Path(get_data_home(data_home)) / "movielens"
+    data_home = _data_home(data_home) / "movielens"
     files = {f"{folder}.zip": sha256}
     (path,) = _fetch(MOVIELENS_URL, files, data_home, download_if_missing, n_retries, delay)
     # The members are read by the names known here, never by those in the archive.
@@ -291,7 +292,7 @@ def fetch_gowalla(
     >>> bunch.train.shape, bunch.train.nnz, bunch.test.nnz  # doctest: +SKIP
     ((29858, 40981), 810128, 217242)
     """
-    folder = Path(get_data_home(data_home)) / "gowalla"
+    folder = _data_home(data_home) / "gowalla"
     paths = _fetch(GOWALLA_URL, GOWALLA_SHA256, folder, download_if_missing, n_retries, delay)
     parts = {path.stem: load_interactions(path, format="lists") for path in paths}
     # The two parts need the same shape, but the last user or item may be in only one of them.
@@ -299,6 +300,11 @@ def fetch_gowalla(
     for part in parts.values():
         part.resize(shape)
     return Bunch(**parts, DESCR=GOWALLA_DESCR)
+
+
+def _data_home(path):
+    """Return the folder of downloads; None is scikit-learn's."""
+    return Path(get_data_home(None if path is None else check_path("data_home", path)))
 
 
 def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):

@@ -13,6 +13,7 @@ from scipy.sparse import coo_array, csr_array, issparse, load_npz
 
 from freqfm._input.validation import check_count, check_number, checked_csr
 from freqfm._messages import cut, shown
+from freqfm._paths import check_path
 from freqfm.datasets._lines import at_line, opener_of
 from freqfm.datasets._ratings import MAX_ID, guess_format, read_rows
 from freqfm.datasets.libfm import as_canonical
@@ -143,7 +144,7 @@ def load_interactions(
     if format not in FORMATS:
         raise ValueError(f"format is {shown(format)}; pass one of {FORMATS}.")
     shape = _check_shape(shape)
-    path, *more = paths = _files(path)
+    path, *more = paths = _files(check_path("path", path))
     if format == "auto":
         ending = re.search(r"\.(npz|mtx)(\.gz|\.bz2|\.zst)?$", path)
         format = ending[1] if ending else guess_format(path)
@@ -164,7 +165,7 @@ def load_interactions(
 def _files(path):
     """Return the path of a file, or of those in a folder that are read, as strings."""
     if not os.path.isdir(path):
-        return [os.fspath(path)]
+        return [path]
     for name in _IN_FOLDERS:
         found = sorted(map(str, Path(path).glob(name)))
         if found:

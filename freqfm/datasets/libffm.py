@@ -14,7 +14,8 @@ from sklearn.utils import column_or_1d
 
 from freqfm._input.validation import as_array, as_float_csr, canonical_csr, check_flag
 from freqfm._messages import shown
-from freqfm.datasets._lines import as_paths, at_line, opener_of
+from freqfm._paths import check_path, check_paths
+from freqfm.datasets._lines import at_line, opener_of
 from freqfm.datasets.libfm import Lines, load_files, read_rows
 
 _ENTRY = re.compile(rb"(\d{1,10}):(\d{1,10}):([^:]+)")
@@ -116,7 +117,7 @@ def load_libffm(
     """
     known: dict[int, int] = {}
     columns: dict | None = {} if check_flag("by_field", by_field) else None
-    files = [_EntryLines(one, known, columns) for one in as_paths(path)]
+    files = [_EntryLines(one, known, columns) for one in check_paths("path", path)]
     if by_field:
         zero_based = True
     if fields is not None:
@@ -274,6 +275,7 @@ def dump_libffm(
     1 0:0:1 1:2:0.5
     0 0:1:1
     """
+    path = check_path("path", path)
     fields = getattr(X, "fields", None) if fields is None else fields
     if fields is None:
         raise ValueError("fields=None, and X carries none; give the field of each column.")

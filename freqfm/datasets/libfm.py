@@ -12,7 +12,8 @@ from scipy.sparse import csr_array
 from sklearn.datasets import load_svmlight_files
 
 from freqfm._messages import cut
-from freqfm.datasets._lines import as_paths, at_line, read_lines
+from freqfm._paths import check_paths
+from freqfm.datasets._lines import at_line, read_lines
 
 _ADVICE = "give every line a target and pairs column:value, columns ascending and below 2**31 - 1."
 
@@ -84,7 +85,7 @@ def load_libfm(
     >>> y.tolist()
     [1.0, -1.0]
     """
-    files = [Lines(one, read_rows(one)) for one in as_paths(path)]
+    files = [Lines(one, read_rows(one)) for one in check_paths("path", path)]
     loaded = load_files(files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype))
     return (loaded[0], loaded[1]) if isinstance(path, str | os.PathLike) else loaded
 

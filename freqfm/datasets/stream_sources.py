@@ -9,8 +9,8 @@ import numpy as np
 from freqfm._input.cells import read_cells
 from freqfm._input.frames import is_frame
 from freqfm._messages import shorten, shown
+from freqfm._paths import check_paths
 from freqfm.datasets import criteo
-from freqfm.datasets._lines import as_paths
 from freqfm.datasets.libfm import read_blocks
 
 
@@ -63,7 +63,7 @@ def open_parquet(path):
         ) from None
     if isinstance(path, pyarrow.dataset.Dataset):
         return path
-    paths = [os.fspath(one) for one in _existing_paths(path)]
+    paths = _existing_paths(path)
     return pyarrow.dataset.dataset(paths[0] if len(paths) == 1 else paths, format="parquet")
 
 
@@ -85,10 +85,10 @@ def _polars_parts(frame, n_rows, columns):
 
 
 def _existing_paths(path):
-    paths = as_paths(path)
+    paths = check_paths("path", path)
     for one in paths:
         if not os.path.exists(one):
-            raise FileNotFoundError(f"there is no file or folder {os.fspath(one)!r}.")
+            raise FileNotFoundError(f"there is no file or folder {one!r}.")
     return paths
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from freqfm._input.validation import as_float_csr, check_integer, widen
 from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_once
 from freqfm.datasets import stream_sources
-from freqfm.datasets.csr_files import load_csr, slice_csr
+from freqfm.datasets.csr_files import open_csr, slice_csr
 from freqfm.datasets.one_hot import IncrementalOneHotEncoder
 
 # Default number of rows of a chunk.
@@ -231,7 +232,9 @@ class RowStream:
         Parameters
         ----------
         X : sparse matrix, or path of a folder
-            A matrix may be mapped, ``load_csr(path, mmap=True)``, as a folder always is.
+            A matrix may be mapped, ``load_csr(path, mmap=True)``, as a folder always is. What is
+            read of a folder for the first time is compared with its checksums; a ValueError says
+            which file is damaged.
         y, sample_weight : array-like of shape (n_samples,), default=None
             Targets and weights, with a matrix.
         **options
@@ -241,8 +244,12 @@ class RowStream:
         -------
         stream : RowStream
         """
-        if isinstance(X, (str, os.PathLike)):
-            bunch = load_csr(X, mmap=True)
+        verify = None
+        # An open file, too, is meant as one; check_path refuses it.
+        if isinstance(X, (str, bytes, os.PathLike)) or hasattr(X, "read"):
+            if y is not None or sample_weight is not None:
+                raise ValueError("y and sample_weight are those of the folder; leave them out.")
+            bunch, verify = open_csr(X)
             X, y, sample_weight = bunch.data, bunch.target, bunch.sample_weight
         else:
             X = as_float_csr(X)
@@ -254,10 +261,12 @@ class RowStream:
                 raise ValueError(f"X has {X.shape[0]} rows, but y or sample_weight {len(array)}.")
         size = _chunk_size(options)
 
-        def part(rows):
-            return lambda: iter([_part((X, *arrays), rows)])
+        def read(rows):
+            if verify is not None:
+                verify(rows)
+            yield _part((X, *arrays), rows)
 
-        parts = list(map(part, slices(X.shape[0], size)))
+        parts = [partial(read, rows) for rows in slices(X.shape[0], size)]
         return cls(parts, **{"n_rows": X.shape[0], **options})
 
     def __iter__(self):

@@ -9,6 +9,7 @@ from sklearn.utils import Bunch
 from freqfm._input.rows import split_signs, take_rows
 from freqfm._input.validation import check_count
 from freqfm._messages import cut, shown
+from freqfm._paths import check_path
 from freqfm.displays._common import rank_held_out
 from freqfm.metrics import ndcg_at_k, ranking_report, recall_at_k, stratified_ndcg_at_k
 from freqfm.metrics._formulas import check_item_counts, strata
@@ -220,7 +221,8 @@ class RankingReport:
         if path is None:
             return body
         page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        Path(path).write_text(f"{page}<body>{body}</body></html>\n", encoding="utf-8")
+        page = f"{page}<body>{body}</body></html>\n"
+        Path(check_path("path", path)).write_text(page, encoding="utf-8")
         return None
 
     def _metrics_html(self):

@@ -1,16 +1,12 @@
 """Streams of chunks: what they read, and fits on them."""
 
 import builtins
-import functools
 import gzip
 import itertools
-import json
-import os
 import re
 import threading
 import time
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -289,163 +285,6 @@ def test_integers_beside_prices_keep_their_digits():
     assert users == {2**60 + 1: 0, 2**60 + 2: 1} and prices == {1.5: 2, 2.5: 3}
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows does not replace files that are mapped")
-def test_rows_are_saved_into_the_folder_that_they_are_mapped_from(log, tmp_path):
-    X, y = log
-    save_csr(tmp_path, X, y)
-    save_csr(tmp_path, RowStream.from_csr(tmp_path))
-    mapped = load_csr(tmp_path, mmap=True)
-    assert_array_equal(mapped.target, y)
-    save_csr(tmp_path, mapped.data[:100], mapped.target[:100])
-    found = load_csr(tmp_path)
-    assert_array_equal(found.target, y[:100])
-    assert (found.data != X[:100]).nnz == 0
-    # What cannot be saved leaves the rows that are there.
-    for bad in (np.ones((50, 2)), np.ones(3), np.float64(1)):
-        with pytest.raises(ValueError, match="1d array|50 rows"):
-            save_csr(tmp_path, X[:50], bad)
-    assert_array_equal(load_csr(tmp_path).target, y[:100])
-    names = {file.name for file in tmp_path.iterdir()}
-    assert names == {"header.json", "indptr.bin", "indices.bin", "data.bin", "target.bin"}
-
-
-def test_files_that_cannot_be_replaced_are_kept(log, tmp_path, monkeypatch):
-    X, y = log
-    save_csr(tmp_path, X, y)
-
-    def as_windows(path, other):
-        if Path(other).name == "indices.bin":  # it is mapped
-            raise PermissionError("is being used by another process")
-        os.replace(path, other)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", as_windows)
-        patch.setattr(Path, "replace", as_windows)
-        with pytest.raises(PermissionError, match="used by another process"):
-            save_csr(tmp_path, X[:50], y[:50])
-    assert_array_equal(load_csr(tmp_path).target, y)
-    assert not list(tmp_path.glob("*.new"))
-
-
-def test_csr_files(clicks, tmp_path):
-    X, y, weight = clicks
-    save_csr(tmp_path / "whole", X, y, weight)
-    save_csr(tmp_path / "stream", stream_of(X, y, weight))
-    for name in ("whole", "stream"):
-        for mmap in (False, True):
-            bunch = load_csr(tmp_path / name, mmap=mmap)
-            assert_array_equal(bunch.data.toarray(), X.toarray())
-            assert_array_equal(bunch.target, y)
-            assert_array_equal(bunch.sample_weight, weight)
-            assert bunch.data.data.flags.writeable != mmap
-        found = rows_of(RowStream.from_csr(tmp_path / name, chunk_size=256))
-        assert_array_equal(found[0], X.toarray())
-        assert_array_equal(found[2], weight)
-    (tmp_path / "whole" / "data.bin").write_bytes(b"123")
-    with pytest.raises(ValueError, match="data.bin holds 3 bytes"):
-        load_csr(tmp_path / "whole")
-    with pytest.raises(ValueError, match="not a folder that save_csr has written"):
-        load_csr(tmp_path)
-    with pytest.raises(TypeError, match="target holds <U1; save_csr stores numbers"):
-        save_csr(tmp_path / "text", X[:2], np.array(["a", "b"]))
-    for given in ({"y": y}, {"sample_weight": weight}):
-        with pytest.raises(ValueError, match="y and sample_weight are part of a stream"):
-            save_csr(tmp_path / "twice", stream_of(X, y, weight), **given)
-
-
-def header_with(name, **kept):
-    return lambda header: {
-        **header,
-        "arrays": {**header["arrays"], name: {**header["arrays"][name], **kept}},
-    }
-
-
-DAMAGED_HEADERS = [
-    lambda header: [],
-    lambda header: {},
-    lambda header: {**header, "format": "\x1b[2J" * 10**6},
-    lambda header: {**header, "arrays": {}},
-    lambda header: {**header, "arrays": {**header["arrays"], "../target": {}}},
-    lambda header: {**header, "arrays": {**header["arrays"], "a" * 10**6: {}}},
-    lambda header: {**header, "arrays": {**header["arrays"], "indptr": {"size": 3}}},
-    *(lambda header, n=n: {**header, "n_features": n} for n in ("9", True, -1, 2**40, 10**30)),
-    *(header_with("target", size=size) for size in (-1, 1050.0, "1050", 0, 10**30)),
-    *(
-        header_with(name, dtype=dtype)
-        for name in ("indptr", "indices", "data", "target", "sample_weight")
-        for dtype in ("|O", "<M8[ns]", "|S8", "<c8", "(2,)f4", "f4,f4", ">f8", None, [["a", "i4"]])
-    ),
-    # Of the right size, and numbers, but not what compiled code reads.
-    header_with("data", dtype="<i4"),
-    header_with("indices", dtype="<f4"),
-    header_with("indices", dtype="<u4"),
-    header_with("indptr", dtype="<u8"),
-]
-
-
-@each("change", DAMAGED_HEADERS)
-def test_damaged_headers_of_csr_files_are_refused(change, clicks, tmp_path):
-    save_csr(tmp_path, *clicks)
-    path = tmp_path / "header.json"
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    refuses_to_load(tmp_path)
-
-
-def refuses_to_load(folder):
-    for load in (load_csr, functools.partial(load_csr, mmap=True), RowStream.from_csr):
-        with pytest.raises(ValueError, match=re.escape(str(folder))) as caught:
-            load(folder)
-        message = str(caught.value)
-        assert len(message) < 1000 and message.isprintable()
-
-
-@each(
-    "name, content",
-    [
-        ("header.json", b"[" * 10**5),
-        ("header.json", b"\xff"),
-        *((f"{name}.bin", None) for name in ("indptr", "indices", "data", "target")),
-        ("indices.bin", np.zeros(8, np.int32)),
-        ("indptr.bin", np.arange(1051)),
-        ("indptr.bin", np.r_[0, -(10**12), np.zeros(1049, np.int64)]),
-        ("indptr.bin", np.r_[0, 10**12, np.zeros(1049, np.int64)]),
-    ],
-)
-def test_damaged_csr_files_are_refused(name, content, clicks, tmp_path):
-    save_csr(tmp_path, *clicks)
-    if content is None:
-        (tmp_path / name).unlink()
-    else:
-        (tmp_path / name).write_bytes(bytes(content))
-    refuses_to_load(tmp_path)
-
-
-def test_files_without_values_must_be_there(tmp_path):
-    save_csr(tmp_path, np.zeros((2, 3), np.float32), [0, 1])
-    assert load_csr(tmp_path, mmap=True).data.nnz == 0
-    (tmp_path / "data.bin").unlink()
-    refuses_to_load(tmp_path)
-
-
-@each("dtype", [">f8", ">i4", "<f2", "?", "longdouble"])
-def test_targets_of_any_numbers_are_saved(dtype, tmp_path):
-    y = np.arange(4).astype(dtype)
-    save_csr(tmp_path, np.eye(4, dtype=np.float32), y)
-    found = load_csr(tmp_path).target
-    assert_array_equal(found, y)
-    assert found.dtype.isnative
-
-
-def test_indices_in_csr_files_are_checked(clicks, tmp_path):
-    X, y, _ = clicks
-    save_csr(tmp_path, X, y)
-    indices = X.indices.astype(np.int32)
-    indices[3] = 1 << 30
-    indices.tofile(tmp_path / "indices.bin")
-    with pytest.raises(ValueError, match="holds the column index 1073741824, but its shape"):
-        load_csr(tmp_path)
-
-
 def test_scikit_learn_takes_chunks_saved_rows_and_encoded_rows(tmp_path):
     X = sparse.csr_array(sparse.random(200, 30, 0.1, format="csr", random_state=0))
     y = np.arange(200) % 2
@@ -494,21 +333,6 @@ def test_validation_arguments_beside_streams_are_refused(name):
     for options, found in (({}, "no X_val; .* needs both"), (validation, ".* Leave it out")):
         with pytest.raises(ValueError, match=f"given {name}, but {found}"):
             FMClassifier(2, max_iter=1).fit(RowStream.from_csr(X, y), **options, **{name: y})
-
-
-def test_save_csr_refuses_columns_that_it_cannot_store(tmp_path):
-    broken = sparse.csr_array(np.eye(3, dtype=np.float32))
-    broken.indices[1] = 3
-    lists = sparse.lil_array(np.eye(3, dtype=np.float32))
-    lists.rows[1] = [3]
-    for X in (broken, lists):
-        with pytest.raises(ValueError, match="the column index 3, but its shape has room for 3"):
-            save_csr(tmp_path / "broken", X)
-    with pytest.raises(ValueError, match="the column index 3"):
-        rows_of(RowStream([lambda: iter([(broken, np.ones(3))])]))
-    wide = sparse.csr_array(([1.0], ([0], [3_000_000_000])), shape=(1, 4_000_000_000))
-    with pytest.raises(ValueError, match="4000000000 features; at most 2147483647"):
-        save_csr(tmp_path / "wide", wide)
 
 
 @pytest.mark.parametrize("name", ["rows", "rows.gz", "rows.zst"])
@@ -638,25 +462,6 @@ def test_frames_are_hashed_by_name_and_lists_as_they_are():
     rows = [{"user": 1.0}, {"price": 2.0}]
     X, _ = rows_of(RowStream(lambda: iter([(rows, [0, 1])]), encoder=hasher))
     assert_array_equal(X, hasher.transform(rows).toarray())
-
-
-def test_targets_of_chunks_of_different_types_are_saved_as_they_are(tmp_path):
-    X = np.eye(4, dtype=np.float32)
-    targets = [np.array([1, 0]), np.array([2.5, 0.5])]
-
-    def blocks():
-        yield X[:2], targets[0]
-        yield X[2:], targets[1]
-
-    save_csr(tmp_path / "a", RowStream(blocks, chunk_size=2))
-    bunch = load_csr(tmp_path / "a")
-    assert_array_equal(bunch.target, np.concatenate(targets))
-    assert_array_equal(bunch.data.toarray(), X)
-    for options in ({"y": [0, 1, 1]}, {"y": [0, 1, 1, 0], "sample_weight": [1.0]}):
-        with pytest.raises(ValueError, match="there are 4 rows, but [13] values of"):
-            save_csr(tmp_path / "b", X, **options)
-        with pytest.raises(ValueError, match="not a folder that save_csr has written"):
-            load_csr(tmp_path / "b")
 
 
 def test_columns_of_partitions(tmp_path):

@@ -2,7 +2,6 @@
 
 import codecs
 import gzip
-import os
 import re
 import zlib
 from array import array
@@ -12,6 +11,7 @@ import numpy as np
 
 from freqfm._input.validation import check_count, check_flag
 from freqfm._messages import cut, shown
+from freqfm._paths import check_path
 from freqfm._warnings import warn_user
 
 # The errors that damaged files cause.
@@ -25,7 +25,6 @@ _ENDS_WITH_NUMBER = re.compile(rb" [-+]?\.?\d[^ ]*$")
 
 
 def _open(path, mode):
-    path = os.fsdecode(path)
     return gzip.open(path, mode) if path.endswith(".gz") else open(path, mode)
 
 
@@ -37,7 +36,7 @@ def write_vectors(path, tokens, vectors, binary):
     ValueError
         If the format cannot hold a token; nothing is written then.
     """
-    binary = check_flag("binary", binary)
+    path, binary = check_path("path", path), check_flag("binary", binary)
     names = [str(token) for token in tokens]
     for name in names:
         # Half of a surrogate pair has no bytes.
@@ -61,6 +60,7 @@ def read_vectors(path, binary, limit, decode_error):
 
     For parameters, errors and warnings see ``Word2Vec.load_word2vec_format``.
     """
+    path = check_path("path", path)
     read_rows = _binary_rows if check_flag("binary", binary) else _text_rows
     limit = None if limit is None else check_count("limit", limit)
     if decode_error not in ("strict", "replace", "ignore"):
@@ -93,7 +93,7 @@ def _check_number(path, n_read, n_said, limit):
     """Compare the number of vectors with that of the first line, None if it has none."""
     if n_said is None or n_read in (n_said, limit):
         return
-    found = f"{os.fsdecode(path)} holds {n_read} vectors, but its first line says {n_said}"
+    found = f"{path} holds {n_read} vectors, but its first line says {n_said}"
     if n_read < n_said:
         raise ValueError(f"{found}: it may be cut off. limit={n_read} loads what is there.")
     warn_user(f"{found}; all are loaded.")
@@ -107,7 +107,7 @@ def _first_of_each(path, tokens, vectors):
     if len(rows) < len(tokens):
         again = next(token for row, token in enumerate(tokens) if rows[token] != row)
         warn_user(
-            f"{os.fsdecode(path)} holds {len(tokens) - len(rows)} vectors of tokens that it held "
+            f"{path} holds {len(tokens) - len(rows)} vectors of tokens that it held "
             f"before, such as {shown(again)}; the first vector of each token is kept."
         )
         vectors = vectors[list(rows.values())]
@@ -177,6 +177,6 @@ def _name(file):
 
 def _error(path, found):
     return ValueError(
-        f"{os.fsdecode(path)} {found}; it is not a file of word vectors in the format of word2vec, "
+        f"{path} {found}; it is not a file of word vectors in the format of word2vec, "
         f"is damaged, or was written with the other value of binary."
     )
