@@ -30,14 +30,14 @@ def check_path(name, path, also=""):
         if isinstance(path, bytes) or isinstance(text, bytes):
             advice = "; decode bytes with os.fsdecode"
         elif hasattr(path, "read") or hasattr(path, "write"):
-            advice = "; save what an open file holds, and give the path of that file"
+            advice = "; give the path of a file, not an open one"
         raise TypeError(
             f"{name}={shown(path)} must be a path, a str or an os.PathLike{also}{advice}."
         )
-    # Python takes an empty path for the current folder.
+    # pathlib takes an empty path for the current folder.
     if not text or "\0" in text:
         raise ValueError(f"{name}={shown(text)} is no path; give that of a file or a folder.")
-    return text
+    return str(text)
 
 
 def check_paths(name, paths):
@@ -51,5 +51,5 @@ def check_paths(name, paths):
     if not isinstance(paths, (list, tuple)):
         return [check_path(name, paths, ", or a list or tuple of these")]
     if not paths:
-        raise ValueError(f"{name}={paths!r} is empty; give a path, or a list of at least one.")
+        raise ValueError(f"{name} is {paths!r}; pass a path or a list of at least one path.")
     return [check_path(f"{name}[{i}]", path) for i, path in enumerate(paths)]

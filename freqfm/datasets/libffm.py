@@ -12,7 +12,13 @@ from numpy.typing import ArrayLike, DTypeLike
 from scipy.sparse import csr_array
 from sklearn.utils import column_or_1d
 
-from freqfm._input.validation import as_array, as_float_csr, canonical_csr, check_flag
+from freqfm._input.validation import (
+    as_array,
+    as_float_csr,
+    canonical_csr,
+    check_flag,
+    check_memory,
+)
 from freqfm._messages import shown
 from freqfm._paths import check_path, check_paths
 from freqfm.datasets._lines import at_line, opener_of
@@ -22,6 +28,11 @@ _ENTRY = re.compile(rb"(\d{1,10}):(\d{1,10}):([^:]+)")
 
 # The field of columns that are in none of the files.
 _NO_FIELD = -1
+
+# Features may leave this many columns empty, or this many for each that occurs: a field for every
+# column takes 8 bytes. Hashed features fit.
+_ALWAYS_ALLOWED = 1 << 24
+_ALLOWED_PER_FEATURE = 100
 
 
 def load_libffm(
@@ -45,7 +56,7 @@ def load_libffm(
         files of one data set in one call, to give them all the same columns.
     n_features : int, default=None
         Number of columns. None is that of `fields`, or else as many as the largest feature found
-        in the files needs.
+        in the files needs; if nearly all of more than 16 million would be empty, that is an error.
     fields : array-like of shape (n_features,), default=None
         The fields that an earlier call returned, for files with the same columns. Pass
         ``zero_based`` as well, as the later files may lack the first column by chance.
@@ -79,8 +90,11 @@ def load_libffm(
     ValueError
         If there is no path, if a line cannot be read, holds NaN or infinity or a feature twice, if
         a feature is in two fields without `by_field`, if a file cannot be decompressed, if
-        `n_features` or `fields` is too small for the largest feature found, or if `fields` are
-        given `by_field`. The message names the file and the line.
+        `n_features` or `fields` is too small for the largest feature found, or far too large a
+        feature for the number of others, or if `fields` are given `by_field`. The message names the
+        file and the line.
+    TypeError
+        If `path` is no path, such as an open file.
 
     See Also
     --------
@@ -130,12 +144,31 @@ def load_libffm(
         n_features = len(fields)
     options = {"n_features": n_features, "zero_based": zero_based, "dtype": np.dtype(dtype)}
     loaded = load_files(files, **options)
+    if n_features is None:
+        _check_largest(files, known)
+    n_columns = loaded[0].shape[1]
+    check_memory(n_columns, f"The fields of {n_columns} columns", "Pass a smaller n_features.")
     # As scikit-learn's reader does.
-    from_one = zero_based == "auto" and min(known, default=0) > 0 and all(f.found for f in files)
+    found = all(file.largest[0] >= 0 for file in files)
+    from_one = zero_based == "auto" and min(known, default=0) > 0 and found
     begin = int(from_one or zero_based is False)
-    all_fields = _merged(fields, known, loaded[0].shape[1], begin)
+    all_fields = _merged(fields, known, n_columns, begin)
     one = isinstance(path, str | os.PathLike)
     return (*loaded, all_fields) if one else [*loaded, all_fields]
+
+
+def _check_largest(files, known):
+    """Raise if nearly all columns would be empty."""
+    file = max(files, key=lambda file: file.largest[0])
+    feature, number = file.largest
+    if feature >= max(_ALWAYS_ALLOWED, _ALLOWED_PER_FEATURE * len(known)):
+        raise at_line(
+            file.path,
+            number,
+            f"feature {feature} would make {feature + 1} columns, and the files have {len(known)} "
+            f"feature(s). Pass n_features={feature + 1} if that is meant, by_field=True to number "
+            f"those that occur, or a file with smaller numbers.",
+        )
 
 
 def _merged(fields, known, n_columns, begin):
@@ -179,8 +212,8 @@ class _EntryLines(Lines):
     def __init__(self, path, known, columns):
         super().__init__(path, self._without_fields())
         self._known, self._columns = known, columns
-        #: Whether there is any entry.
-        self.found = False
+        #: The largest feature, and its line; -1 if there is no entry.
+        self.largest = -1, None
 
     def _without_fields(self):
         known, columns = self._known, self._columns
@@ -202,9 +235,10 @@ class _EntryLines(Lines):
                         f"before; number the features of each field apart, or set by_field=True.",
                     )
                 pairs.append((feature, parts[3]))
-            self.found = self.found or bool(pairs)
             # The reader takes columns in increasing order only.
             pairs.sort()
+            if pairs and pairs[-1][0] > self.largest[0]:
+                self.largest = pairs[-1][0], number
             yield number, b" ".join([target, *(b"%d:%s" % pair for pair in pairs)]) + b"\n"
 
 

@@ -10,7 +10,8 @@ from scipy import sparse
 from sklearn.preprocessing import OneHotEncoder
 
 from freqfm import DeepFMClassifier, FFMClassifier, FwFMClassifier, WithFields
-from freqfm.datasets import dump_libffm, load_libffm, make_clicks
+from freqfm._input import validation
+from freqfm.datasets import dump_libffm, libffm, load_libffm, make_clicks
 
 FIELDS = np.repeat([3, 0, 7], [30, 20, 5])
 
@@ -240,3 +241,29 @@ def test_columns_without_entries_need_no_field(tmp_path):
     dump_libffm([[1, 0], [2, 0]], [0, 1], tmp_path / "rows.gz", fields=[4, -1])
     text = gzip.decompress((tmp_path / "rows.gz").read_bytes())
     assert text == b"0 4:0:1\n1 4:0:2\n"
+
+
+def test_a_few_features_with_large_numbers_are_no_columns(tmp_path, monkeypatch):
+    path = write(tmp_path / "rows", "1 0:2147483646:1")
+    with pytest.raises(
+        ValueError, match=r"rows, line 1: feature 2147483646 .* n_features=2147483647"
+    ):
+        load_libffm(path)
+    assert load_libffm(path, by_field=True)[0].shape == (1, 1)
+    with pytest.raises(ValueError, match="in range|larger|n_features"):
+        load_libffm(path, n_features=10)
+    monkeypatch.setattr(validation, "physical_memory", lambda: 1 << 30)
+    with pytest.raises(ValueError, match="fields of 2147483647 columns would take 17 GB"):
+        load_libffm(path, n_features=2147483647)
+    monkeypatch.setattr(libffm, "_ALWAYS_ALLOWED", 500)
+    few = write(tmp_path / "few", "1 0:1:1", "0 0:2:1", "1 0:499:0 0:0:0")
+    many = write(tmp_path / "many", *(f"1 0:{i}:1" for i in range(8)), "1 0:600:1")
+    assert load_libffm(few)[0].shape == (3, 500)
+    assert load_libffm(many)[0].shape == (9, 601)
+    assert load_libffm([few, many])[0].shape == (3, 601)
+    beyond = write(tmp_path / "beyond", "1 0:1:1", "0 0:500:0")
+    for given in (beyond, [few, beyond, few]):
+        with pytest.raises(ValueError, match="beyond, line 2: feature 500 would make 501 col"):
+            load_libffm(given)
+    assert load_libffm(beyond, n_features=501)[2][500] == 0
+    assert load_libffm(beyond, fields=np.zeros(501, int))[0].shape == (2, 501)
