@@ -10,9 +10,10 @@ from sklearn.utils import check_array
 
 from freqfm import metrics
 from freqfm._input.matrix_input import refuse_table
-from freqfm._input.rows import take_rows
-from freqfm._input.validation import check_count, checked_csr, named
+from freqfm._input.rows import split_signs, take_rows, with_one_index_type
+from freqfm._input.validation import check_count, check_flag, checked_csr, named
 from freqfm._messages import not_known, shown
+from freqfm._warnings import warn_user
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import check_fraction, check_seed, holdout_by_content
 from freqfm.model_selection._steps import last_step, transform
@@ -27,13 +28,19 @@ METRICS = {
     # Also known by the names of their means over users.
     "map": metrics.average_precision_at_k,
     "mrr": metrics.reciprocal_rank,
+    "coverage": lambda relevant, ranked, k: metrics.coverage_at_k(ranked, relevant.shape[1], k),
     # Larger must be better.
     "neg_dislike_rate": lambda *given: -metrics.dislike_rate_at_k(*given),
 }
 
 
 def make_ranking_scorer(
-    metric: str = "ndcg", *, k: int | None = None, fraction: float = 0.2, seed: int = 0
+    metric: str = "ndcg",
+    *,
+    k: int | None = None,
+    fraction: float = 0.2,
+    seed: int = 0,
+    exclude_seen: bool = True,
 ) -> Callable[..., float]:
     """Make a scorer of recommendations for ``scoring=`` of cross-validation and searches.
 
@@ -43,21 +50,27 @@ def make_ranking_scorer(
     items, ``X`` is not split. (Searches accept such a ``y``, ``cross_val_score`` does not.)
 
     An :class:`~freqfm.InteractionRecommender` is tested on the interactions ``X``: it recommends
-    to the users known from training, excluding the items that they have in training.
+    to the users known from training.
 
     Parameters
     ----------
     metric : str, default="ndcg"
         "ndcg", "recall", "precision", "average_precision" (or "map"), "hit_rate" or
-        "reciprocal_rank" (or "mrr"), as defined in :mod:`freqfm.metrics`, or "neg_dislike_rate",
-        minus :func:`~freqfm.metrics.dislike_rate_at_k`. Larger is better for all of them. With "@"
-        and a number, as in "ndcg@20", it also gives ``k``.
+        "reciprocal_rank" (or "mrr"), as defined in :mod:`freqfm.metrics`; "neg_dislike_rate",
+        minus :func:`~freqfm.metrics.dislike_rate_at_k`; or "coverage", the share of all items that
+        are in a list of the tested users. Larger is better for all of them. With "@" and a number,
+        as in "ndcg@20", it also gives ``k``.
     k : int, default=None
         Length of the rankings. None is the number after "@", or else 10.
     fraction : float, default=0.2
         Share of a row that is held out, see :func:`holdout_by_content`.
     seed : int, default=0
         Seed of the held-out part.
+    exclude_seen : bool, default=True
+        Whether items that a user had or disliked before, in training or in the history, are left
+        out of the lists. Held-out pairs of such items are then not found, and a `UserWarning` says
+        how many these are. Set False if users come back to items, for instance if training has
+        views and the test has purchases.
 
     Returns
     -------
@@ -89,7 +102,9 @@ def make_ranking_scorer(
     if k is not None and at is not None:
         raise ValueError(f"k={shown(k)} and metric={metric!r} both give k; leave one of them out.")
     k = check_count("k", k) if k is not None else at or 10
-    return RankingScorer(name, k, check_fraction("fraction", fraction), check_seed(seed))
+    exclude_seen = check_flag("exclude_seen", exclude_seen)
+    fraction = check_fraction("fraction", fraction)
+    return RankingScorer(name, k, fraction, check_seed(seed), exclude_seen)
 
 
 def scorer_of(scoring, k):
@@ -118,32 +133,46 @@ def _metric_and_k(argument, name):
 class RankingScorer:
     """A scorer that can be pickled, with a repr that shows its parameters."""
 
-    def __init__(self, metric, k, fraction, seed):
+    def __init__(self, metric, k, fraction, seed, exclude_seen):
         self.metric = metric
         self.k = k
         self.fraction = fraction
         self.seed = seed
+        self.exclude_seen = exclude_seen
 
     def __repr__(self):
+        also = "" if self.exclude_seen else ", exclude_seen=False"
         return (
             f"make_ranking_scorer({self.metric!r}, k={self.k}, fraction={self.fraction}, "
-            f"seed={self.seed})"
+            f"seed={self.seed}{also})"
         )
 
     def __call__(self, estimator, X, y=None):
         transformers, recommender = last_step(estimator)
         if hasattr(recommender, "_rank_held_out"):
-            relevant, ranked = recommender._rank_held_out(transform(transformers, X), self.k)
+            found = recommender._rank_held_out(transform(transformers, X), self.k, **self._options)
         else:
-            relevant, ranked = self._rank(transformers, recommender, X, y)
+            found = self._rank(transformers, recommender, X, y)
+        relevant, ranked, seen = found
+        if self.exclude_seen and self.metric != "coverage":
+            likes, dislikes = split_signs(relevant)
+            warn_of_seen(dislikes if self.metric == "neg_dislike_rate" else likes, seen)
         return self.measure(relevant, ranked)
+
+    @property
+    def _options(self):
+        """The options of ``recommend`` that differ from its defaults."""
+        return {} if self.exclude_seen else {"exclude_seen": False}
 
     def measure(self, relevant, ranked):
         """Return the score of rankings of at least ``k`` items."""
         return float(METRICS[self.metric](relevant, ranked, self.k))
 
     def _rank(self, transformers, recommender, X, y):
-        """Return the relevant items and the rankings of the rows with held-out items."""
+        """Return relevant items, rankings and seen items of the rows with held-out items.
+
+        The latter are None where none can be relevant.
+        """
         refuse_table(X)
         if sparse.issparse(X):
             X = checked_csr(X)
@@ -167,8 +196,28 @@ class RankingScorer:
                 f"recommendations cannot be compared with X; use transformers that keep its "
                 f"columns."
             )
-        ranked, _ = recommender.recommend(history, n_recommendations=self.k)
-        return take_rows(as_csr("relevant", relevant), rows), ranked
+        ranked, _ = recommender.recommend(history, n_recommendations=self.k, **self._options)
+        seen = None if y is None else as_csr("X", history)
+        return take_rows(as_csr("relevant", relevant), rows), ranked, seen
+
+
+def warn_of_seen(relevant, seen):
+    """Warn if pairs are held out of items that lists leave out, since users had them before.
+
+    Parameters
+    ----------
+    relevant, seen : csr_array of shape (n_users, n_items), or None
+    """
+    if relevant is None or seen is None:
+        return
+    n_seen = with_one_index_type(relevant).multiply(with_one_index_type(seen) != 0).nnz
+    if n_seen:
+        warn_user(
+            f"{n_seen} of {relevant.nnz} held-out pairs ({n_seen / relevant.nnz:.0%}) are of items "
+            f"that the user had before, which are left out of the lists: they count as not found. "
+            f"Score by make_ranking_scorer(..., exclude_seen=False) if users may be recommended "
+            f"what they had, or hold out new pairs only."
+        )
 
 
 def _held_out_items(X, y):

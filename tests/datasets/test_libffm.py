@@ -265,5 +265,5 @@ def test_a_few_features_with_large_numbers_are_no_columns(tmp_path, monkeypatch)
     for given in (beyond, [few, beyond, few]):
         with pytest.raises(ValueError, match="beyond, line 2: feature 500 would make 501 col"):
             load_libffm(given)
-    assert load_libffm(beyond, n_features=501)[2][500] == 0
+    assert load_libffm(beyond, n_features=501)[2][499] == 0
     assert load_libffm(beyond, fields=np.zeros(501, int))[0].shape == (2, 501)

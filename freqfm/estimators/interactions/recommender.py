@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.frames import is_frame, is_lazy
 from freqfm._input.ids import as_list
+from freqfm._input.rows import split_signs
 from freqfm._input.validation import canonical_csr, check_count, check_flag
 from freqfm._messages import shown
 from freqfm._signals import release_signals
@@ -41,6 +42,7 @@ from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k
+from freqfm.model_selection._scorer import warn_of_seen
 
 
 def _if_estimator_has(name):
@@ -976,8 +978,9 @@ class InteractionRecommender(
         fit; the user's items in ``X`` are relevant. With ``context``, whose columns ``X`` then has,
         so is every user in each context. Users and items that fit has not seen are left out, and
         values of the context are ignored, with a `UserWarning`, whatever ``unknown`` is, so use
-        splits with few of them. Interactions that fit has already
-        seen, if there are any in ``X``, are relevant too but never recommended.
+        splits with few of them. Interactions that fit has already seen, if there are any in ``X``,
+        are relevant too but never recommended, as another `UserWarning` says;
+        :func:`~freqfm.model_selection.make_ranking_scorer` has ``exclude_seen=False``.
 
         Parameters
         ----------
@@ -996,13 +999,19 @@ class InteractionRecommender(
             If ``X`` has no interaction of a known user with a known item.
         """
         k = check_count("n_recommendations", self.n_recommendations)
-        return float(ndcg_at_k(*self._rank_held_out(X, k), k))
+        relevant, ranked, seen = self._rank_held_out(X, k)
+        warn_of_seen(split_signs(relevant)[0], seen)
+        return float(ndcg_at_k(relevant, ranked, k))
 
-    def _rank_held_out(self, X, k):
-        """Return relevant items and rankings of the users in held-out interactions."""
+    def _rank_held_out(self, X, k, **options):
+        """Return relevant items, rankings and seen items of the users in held-out interactions.
+
+        The latter are None if they are known to the recommender alone.
+        """
         queries, relevant = self._find_held_out(X)
-        ranked, _ = self.estimator_.recommend(**queries, n_recommendations=k)
-        return relevant, ranked
+        ranked, _ = self.estimator_.recommend(**queries, n_recommendations=k, **options)
+        seen = getattr(self.estimator_, "_seen_by", lambda users: None)
+        return relevant, ranked, seen(queries["users"])
 
     def _find_held_out(self, X):
         """Return the queries of held-out interactions, as the recommender takes them, and items.

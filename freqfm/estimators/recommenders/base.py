@@ -42,6 +42,7 @@ from freqfm.estimators.tables import STATES
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection import holdout_by_content
+from freqfm.model_selection._scorer import warn_of_seen
 from freqfm.model_selection._steps import last_step, transform
 from freqfm.reranking._diversity import choose
 from freqfm.reranking._lists import relevances
@@ -320,6 +321,10 @@ class BaseRecommender(
             X, self._dislikes.rows_of(users, self.n_features_in_, learned, "_dislikes")
         )
 
+    def _seen_by(self, users):
+        """Return what users seen in fit had, and their dislikes as negative values."""
+        return self._with_dislikes(self._histories_of(users), users)
+
     def _used(self, X):
         """Return the part of histories that users' vectors are computed from."""
         return X if self._uses_dislikes else split_signs(X)[0]
@@ -428,7 +433,7 @@ class BaseRecommender(
         users = validate_ids("users", users, self._n_users)
         vectors = self._user_vectors(users)
         if seen:
-            history = self._with_dislikes(self._histories_of(users), users)
+            history = self._seen_by(users)
         else:
             history = self._no_histories(len(users))
         return Queries(vectors, history, self._is_learned("users", users))
@@ -536,7 +541,8 @@ class BaseRecommender(
                 (n_users,), default=None
             Items to be found: all entries that are not zero, or one item for each user. None holds
             out a fifth of each row of ``X``, chosen by the row's content, so that every model is
-            tested on the same items.
+            tested on the same items. Items that the row of ``X`` has too are not recommended, and
+            count as not found; a `UserWarning` says how many these are.
 
         Returns
         -------
@@ -562,6 +568,7 @@ class BaseRecommender(
             return float("nan"), 0
         items, _ = self.recommend(X)
         liked, _ = split_signs(y)
+        warn_of_seen(liked, X)
         return float(ndcg_at_k(liked, items)), np.count_nonzero(np.diff(liked.indptr))
 
     def predict_pairs(self, users, items):

@@ -25,6 +25,7 @@ from freqfm._input.validation import (
 )
 from freqfm._messages import shown
 from freqfm._signals import release_signals
+from freqfm._warnings import warn_user
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.histories import (
@@ -440,7 +441,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
                 f"X_val has {X_val.shape[0]} rows, but X has {X.shape[0]}; give held-out "
                 f"interactions of the same users, in the same order."
             )
-        X_val, _ = split_signs(X_val)
+        X_val, _ = split_signs(canonical_csr(X_val))
         known, users = self._by_user(X), self._users_of(X)
         has_others = np.diff(known.indptr) > 0
         if users is None:
@@ -448,6 +449,14 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         else:
             new = parted(X_val, users, known)[1]
             has_others = has_others[users]
+        if not getattr(self._ranking_scorer(), "exclude_seen", True):
+            new = X_val
+        elif new.nnz < X_val.nnz:
+            warn_user(
+                f"{X_val.nnz - new.nnz} of {X_val.nnz} pairs in X_val are of items that the user "
+                f"has in X, which are left out of the lists, and so of the score. Set "
+                f"scoring=make_ranking_scorer(..., exclude_seen=False) to count them."
+            )
         new = with_one_index_type(new)
         held_out = canonical_csr(new.multiply(has_others.astype(np.float32)[:, None]))
         if not held_out.nnz:
@@ -489,6 +498,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         hidden = without(self._with_dislikes(history, users), relevant)
         unlearned = np.flatnonzero(~self._is_learned("items"))
         scorer, n_threads = self._ranking_scorer(), count_threads(self.n_jobs)
+        exclude = hidden if getattr(scorer, "exclude_seen", True) else None
 
         def score():
             if not isinstance(scorer, RankingScorer):
@@ -497,7 +507,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
                 self._vectors_in_training(rows, history),
                 self._item_table(),
                 scorer.k,
-                exclude=hidden,
+                exclude=exclude,
                 exclude_for_all=unlearned,
                 unit_columns=self._unit_columns,
                 n_threads=n_threads,

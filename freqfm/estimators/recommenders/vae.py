@@ -165,9 +165,10 @@ class FastVAERecommender(GradientRecommender):
     scoring : str or callable, default="ndcg"
         The score that early stopping maximises on held-out interactions: a metric that
         :func:`~freqfm.model_selection.make_ranking_scorer` knows, at ``n_recommendations`` or at
-        another number, as in "recall@50"; what that function returns, of which the metric and ``k``
-        are used; or a callable ``scorer(estimator, X, y)`` that returns a number: ``X`` are the
-        histories of users without the items to be found, which ``y`` holds, both sparse matrices.
+        another number, as in "recall@50"; what that function returns, of which the metric, ``k``
+        and ``exclude_seen`` are used; or a callable ``scorer(estimator, X, y)`` that returns a
+        number: ``X`` are the histories of users without the items to be found, which ``y`` holds,
+        both sparse matrices.
         For "neg_dislike_rate" and callables a part of the dislikes, negative values, is held out
         too.
     n_iter_no_change : int or None, default=10
