@@ -6,7 +6,7 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._input.rows import split_signs
 from freqfm._messages import cut
 from freqfm.metrics._hits import as_csr
-from freqfm.model_selection._scorer import warn_of_seen
+from freqfm.model_selection._scorer import seen_by, warn_of_seen
 from freqfm.model_selection._steps import last_step, steps_of, transform
 
 
@@ -126,7 +126,7 @@ def rank_held_out(estimator, relevant, k, history=None, users=None):
         queries = {"users": users}
     history = None if history is None else transform(transformers, history)
     ranked, _ = model.recommend(history, **queries, n_recommendations=k)
-    seen = model._seen_by(queries["users"]) if history is None else as_csr("history", history)
+    seen = seen_by(model, queries["users"]) if history is None else as_csr("history", history)
     warn_of_seen(split_signs(relevant)[0], seen)
     return relevant, ranked, model, queries["users"]
 

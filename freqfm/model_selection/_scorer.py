@@ -201,14 +201,20 @@ class RankingScorer:
         return take_rows(as_csr("relevant", relevant), rows), ranked, seen
 
 
+def seen_by(recommender, users):
+    """Return what users seen in fit had or disliked; None if only the recommender knows."""
+    return getattr(recommender, "_seen_by", lambda users: None)(users)
+
+
 def warn_of_seen(relevant, seen):
     """Warn if pairs are held out of items that lists leave out, since users had them before.
 
     Parameters
     ----------
     relevant, seen : csr_array of shape (n_users, n_items), or None
+        Of different shapes they are an error, which is raised where they are used.
     """
-    if relevant is None or seen is None:
+    if relevant is None or seen is None or relevant.shape != seen.shape:
         return
     n_seen = with_one_index_type(relevant).multiply(with_one_index_type(seen) != 0).nnz
     if n_seen:

@@ -1,11 +1,13 @@
 """Scorers of rankings."""
 
 import pickle
+import warnings
 
 import joblib
 import numpy as np
 import pytest
 from fake_recommender import Counting
+from helpers import each
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -15,7 +17,14 @@ from sklearn.feature_selection import VarianceThreshold
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 
-from freqfm import InteractionRecommender, metrics
+from freqfm import (
+    ALSRecommender,
+    EASERecommender,
+    InteractionRecommender,
+    MFRecommender,
+    metrics,
+)
+from freqfm.displays import RankingReport, StratifiedNDCGDisplay
 from freqfm.model_selection import (
     WarmStartKFold,
     holdout_by_content,
@@ -54,7 +63,8 @@ def test_scorer_of_histories(blocks, name):
     assert scorer(model, blocks) == pytest.approx(expected)
     assert scorer(model, blocks.toarray()) == pytest.approx(expected)
     assert scorer(model, blocks.toarray().tolist()) == pytest.approx(expected)
-    assert scorer(model, blocks, held_out) != scorer(model, blocks)
+    with pytest.warns(UserWarning, match="are of items that the user had before"):
+        assert scorer(model, blocks, held_out) != scorer(model, blocks)
     assert scorer(model, history, held_out) == pytest.approx(expected)
     assert scorer(model, history, sparse.coo_matrix(held_out)) == pytest.approx(expected)
     assert scorer(model, sparse.coo_matrix(history), held_out) == pytest.approx(expected)
@@ -168,3 +178,173 @@ def test_nothing_to_score(blocks):
         scorer(model, blocks, blocks[:, :30])
     with pytest.raises(ValueError, match="y must be a sparse matrix .* got one of type ndarray"):
         scorer(model, blocks, np.zeros(80))
+
+
+# Seen items
+
+
+@pytest.fixture(scope="module")
+def shop():
+    """Views of training and purchases of the test, of which some are of viewed items."""
+    rng = np.random.default_rng(0)
+    views = rng.random((30, 12)) < 0.3
+    bought = rng.random((30, 12)) < np.where(views, 0.2, 0.1)
+    views[:, 0], bought[:5, 0] = np.arange(30) < 9, True
+    return views, bought
+
+
+def ndcg_by_hand(ranked, relevant, k):
+    """Return the mean NDCG of lists of items, and of sets of relevant ones."""
+    values = []
+    for items, wanted in zip(ranked, relevant, strict=True):
+        gain = sum(1 / np.log2(place + 2) for place, i in enumerate(items[:k]) if i in wanted)
+        values.append(gain / sum(1 / np.log2(p + 2) for p in range(min(k, len(wanted)))))
+    return np.mean(values)
+
+
+def model_of_views(views, recommender=None):
+    recommender = EASERecommender() if recommender is None else recommender
+    return InteractionRecommender(recommender).fit(np.column_stack(views.nonzero()))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_scorer_may_recommend_seen_items(shop):
+    views, bought = shop
+    model, X = model_of_views(views), np.column_stack(bought.nonzero())
+    users = np.flatnonzero(bought.any(axis=1))
+    relevant = [set(np.flatnonzero(bought[user])) for user in users]
+    n_seen = int((views & bought).sum())
+    assert 0 < n_seen < len(X)
+    expected = rf"{n_seen} of {len(X)} held-out pairs \({n_seen / len(X):.0%}\) are of items that"
+    for exclude_seen in (True, False):
+        scorer = make_ranking_scorer("ndcg", k=4, exclude_seen=exclude_seen)
+        ranked, _ = model.recommend(users, n_recommendations=4, exclude_seen=exclude_seen)
+        by_hand = ndcg_by_hand(ranked, relevant, 4)
+        if exclude_seen:
+            with pytest.warns(UserWarning, match=expected) as caught:
+                found = scorer(model, X)
+            assert len(caught) == 1 and caught[0].filename == __file__
+        else:
+            found = scorer(model, X)
+        assert found == pytest.approx(by_hand)
+    with pytest.warns(UserWarning, match=expected):
+        model.score(X)
+    # Nothing is lost.
+    new = np.column_stack((bought & ~views).nonzero())
+    for name in METRICS:
+        assert make_ranking_scorer(name)(model, new) >= 0
+    assert make_ranking_scorer("coverage", k=4)(model, X) > 0
+    assert model.score(new) > 0
+    # A model of someone else does not say what users had.
+    assert make_ranking_scorer()(model_of_views(views, Counting()), X) > 0
+    assert make_ranking_scorer(exclude_seen=False)(model_of_views(views, Counting()), X) > 0
+
+
+@pytest.mark.filterwarnings("error")
+@each("dense", [False, True])
+def test_a_scorer_of_histories_may_recommend_seen_items(dense, shop):
+    views, bought = (X.astype(np.float32) for X in shop)
+    model = EASERecommender().fit(views)
+    X, y = views if dense else sparse.csr_matrix(views), sparse.coo_array(bought)
+    rows = np.flatnonzero(bought.any(axis=1))
+    relevant = [set(np.flatnonzero(bought[row])) for row in rows]
+    n_seen, n_bought = int((views * bought).sum()), int(bought.sum())
+    expected = f"{n_seen} of {n_bought} held-out pairs"
+    for exclude_seen in (True, False):
+        ranked, _ = model.recommend(views[rows], n_recommendations=5, exclude_seen=exclude_seen)
+        scorer = make_ranking_scorer("ndcg@5", exclude_seen=exclude_seen)
+        scorer = pickle.loads(pickle.dumps(scorer))
+        for estimator in (model, make_pipeline("passthrough", model)):
+            if exclude_seen:
+                with pytest.warns(UserWarning, match=expected):
+                    found = scorer(estimator, X, y)
+            else:
+                found = scorer(estimator, X, y)
+            assert found == pytest.approx(ndcg_by_hand(ranked, relevant, 5))
+    with pytest.warns(UserWarning, match=expected):
+        model.score(X, bought)
+    with pytest.warns(UserWarning, match="30 of 30 held-out pairs"):
+        model.score(np.ones((30, 12)), np.zeros(30, int))
+    # A part of the rows that is held out is not seen.
+    assert make_ranking_scorer()(model, X) > 0 and model.score(X) > 0
+    assert make_ranking_scorer()(model, X, sparse.csr_array(bought * (views == 0))) > 0
+    assert make_ranking_scorer("coverage")(model, X, y) > 0
+
+
+def test_dislikes_are_seen(shop):
+    views, bought = shop
+    signs = np.where(views, np.where(np.arange(12) % 3 == 0, -1.0, 1.0), 0)
+    users, items = signs.nonzero()
+    table = [(u, i, signs[u, i]) for u, i in zip(users.tolist(), items.tolist(), strict=True)]
+    model = InteractionRecommender(EASERecommender()).fit(table)
+    X = np.column_stack(bought.nonzero())
+    X = X[np.isin(X[:, 0], users)]
+    n_seen = int((views & bought).sum())
+    with pytest.warns(UserWarning, match=f"^{n_seen} of {len(X)} held-out pairs"):
+        make_ranking_scorer()(model, X)
+    # Held-out dislikes are no items to be found, but those that are counted.
+    test = [(u, i, -1.0) for u, i in X.tolist()] + [(int(X[0, 0]), 1, 1.0)]
+    with pytest.warns(UserWarning, match=f"^{n_seen} of {len(X)} held-out pairs"):
+        make_ranking_scorer("neg_dislike_rate")(model, [row for row in test if row[1:] != (1, 1.0)])
+
+
+def test_coverage_is_a_score(shop, blocks):
+    views, bought = shop
+    model, X = model_of_views(views), np.column_stack(bought.nonzero())
+    for k in (1, 3, 20):
+        for exclude_seen in (True, False):
+            ranked, _ = model.recommend(
+                np.unique(X[:, 0]), n_recommendations=k, exclude_seen=exclude_seen
+            )
+            share = len({i for items in ranked.tolist() for i in items if i is not None}) / 12
+            for options in ({"metric": "coverage", "k": k}, {"metric": f"coverage@{k}"}):
+                scorer = make_ranking_scorer(**options, exclude_seen=exclude_seen)
+                assert scorer(model, X) == pytest.approx(share)
+    counting = Counting().fit(blocks)
+    history, held_out = holdout_by_content(blocks)
+    ranked, _ = counting.recommend(history[np.diff(held_out.indptr) > 0], n_recommendations=5)
+    found = make_ranking_scorer("coverage@5")(counting, blocks)
+    assert found == len(np.unique(ranked)) / 40
+
+
+@each("cls", [MFRecommender, ALSRecommender])
+def test_early_stopping_may_count_seen_items(cls, shop):
+    views, bought = (sparse.csr_array(X.astype(np.float32)) for X in shop)
+    params = {"n_components": 4, "max_iter": 2, "random_state": 0, "early_stopping": True}
+    n_seen = bought.multiply(views).nnz
+    with pytest.warns(UserWarning, match=rf"^{n_seen} of {bought.nnz} pairs in X_val are of items"):
+        cls(**params).fit(views, X_val=bought)
+    seen = bought.multiply(views).tocsr()
+    with pytest.raises(ValueError, match="X_val holds no interaction"), pytest.warns(UserWarning):
+        cls(**params).fit(views, X_val=seen)
+    scorer = make_ranking_scorer("ndcg", k=5, exclude_seen=False)
+    model = cls(**params, scoring=scorer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", message=".*reached max_iter")
+        model.fit(views, X_val=bought)
+        cls(**params).fit(views, X_val=sparse.csr_array(bought - seen))
+    rows = np.flatnonzero(np.diff(bought.indptr) * np.diff(views.indptr))
+    given = []
+
+    def ranks_all(estimator, X, y):
+        found, _ = estimator.recommend(users=rows, n_recommendations=5, exclude_seen=False)
+        given.append(ndcg_by_hand(found, [set(bought[[row]].indices) for row in rows], 5))
+        return given[-1]
+
+    with pytest.warns(UserWarning, match="pairs in X_val"):
+        cls(**params, scoring=ranks_all).fit(views, X_val=bought)
+    assert model.validation_scores_ == pytest.approx(given)
+
+
+def test_reports_say_what_was_seen(shop):
+    views, bought = shop
+    model, X = model_of_views(views), np.column_stack(bought.nonzero())
+    expected = f"{(views & bought).sum()} of {len(X)} held-out pairs"
+    with pytest.warns(UserWarning, match=expected):
+        RankingReport.from_estimator(model, X, k=3)
+    with pytest.warns(UserWarning, match=expected):
+        RankingReport.from_estimator(EASERecommender().fit(views), bought, history=views, k=3)
+    pytest.importorskip("matplotlib")
+    with pytest.warns(UserWarning, match=expected):
+        StratifiedNDCGDisplay.from_estimators(EASERecommender().fit(views), bought, k=3)

@@ -42,7 +42,7 @@ from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k
-from freqfm.model_selection._scorer import warn_of_seen
+from freqfm.model_selection._scorer import seen_by, warn_of_seen
 
 
 def _if_estimator_has(name):
@@ -1010,8 +1010,7 @@ class InteractionRecommender(
         """
         queries, relevant = self._find_held_out(X)
         ranked, _ = self.estimator_.recommend(**queries, n_recommendations=k, **options)
-        seen = getattr(self.estimator_, "_seen_by", lambda users: None)
-        return relevant, ranked, seen(queries["users"])
+        return relevant, ranked, seen_by(self.estimator_, queries["users"])
 
     def _find_held_out(self, X):
         """Return the queries of held-out interactions, as the recommender takes them, and items.
