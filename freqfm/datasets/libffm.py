@@ -90,8 +90,8 @@ def load_libffm(
     ValueError
         If there is no path, if a line cannot be read, holds NaN or infinity or a feature twice, if
         a feature is in two fields without `by_field`, if a file cannot be decompressed, if
-        `n_features` or `fields` is too small for the largest feature found, or far too large a
-        feature for the number of others, or if `fields` are given `by_field`. The message names the
+        `n_features` or `fields` is too small for the largest feature found, if that is far beyond
+        the number of features found, or if `fields` are given `by_field`. The message names the
         file and the line.
     TypeError
         If `path` is no path, such as an open file.

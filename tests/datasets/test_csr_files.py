@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import threading
@@ -336,6 +335,7 @@ def test_what_fails_leaves_the_earlier_rows(clicks, tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         save_csr(tmp_path, RowStream(breaks, prefetch=0, chunk_size=300))
+    resource = pytest.importorskip("resource")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limit[1]))
     try:
