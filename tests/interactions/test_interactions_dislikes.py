@@ -111,13 +111,13 @@ def test_scorers_and_splitters():
     train, test = next(WarmStartKFold(2, random_state=0).split(ROWS))
     model.fit([ROWS[row] for row in train])
     held_out = [ROWS[row] for row in test]
-    relevant, ranked = model._rank_held_out(held_out, 5)
+    relevant, ranked, _ = model._rank_held_out(held_out, 5)
     n_disliked = sum(r <= 2 for _, _, r in held_out)
     assert (relevant.data < 0).sum() == n_disliked > 0
     score = make_ranking_scorer("neg_dislike_rate@5")(model, held_out)
     assert score == -dislike_rate_at_k(relevant, ranked, 5) < 0
     # Without a column of values all are likes.
-    relevant, _ = model._rank_held_out([row[:2] for row in held_out], 5)
+    relevant, *_ = model._rank_held_out([row[:2] for row in held_out], 5)
     assert (relevant.data > 0).all()
 
 
