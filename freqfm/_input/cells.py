@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Set
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 
 import numpy as np
 
@@ -17,19 +17,20 @@ from freqfm._messages import cut, shown
 _PLAIN = {bool, bytes, int, str, type(None)}
 
 
-def read_cells(X, name="X"):
+def read_cells(X, name="X", nan=None):
     """Return the names of the columns of a table, and the cells of each column as a list.
 
-    Missing values are None. Whole numbers are integers, also in columns of floats, which pandas
-    makes of integers where some are missing. Dates are those of Python, as are times at midnight;
-    times with a zone are in UTC. Sets are sorted lists. Structs and maps are sorted dicts without
-    their missing values, or empty lists.
+    Missing values are None, or of numbers and of pandas' types ``nan``. Whole numbers are integers,
+    also in columns of floats, which pandas makes of integers where some are missing. Dates are
+    those of Python, as are times at midnight; times with a zone are in UTC. Sets are sorted lists.
+    Structs and maps are sorted dicts without their missing values, or empty lists.
 
     Parameters
     ----------
     X : DataFrame or ndarray of shape (n_rows, n_columns)
     name : str, default="X"
         For errors.
+    nan : object, default=None
 
     Returns
     -------
@@ -51,7 +52,7 @@ def read_cells(X, name="X"):
         try:
             values = _values(column)
             plain = set(map(type, values)) <= _PLAIN
-            cells.append(values if plain else list(map(_cell, values)))
+            cells.append(values if plain else [_cell(value, nan) for value in values])
         except (ArithmeticError, ValueError) as error:
             raise ValueError(
                 f"column {shown(of_column)} of {name} holds what Python's types cannot "
@@ -129,18 +130,18 @@ def _of_numpy(array):
     return values
 
 
-def _cell(value):
-    """Return a value in the one form that it has in all containers; None if it is missing."""
+def _cell(value, nan=None):
+    """Return a value in the one form that it has in all containers; None or nan if missing."""
     if type(value) is float:
         # As below, but fast.
         whole = value.is_integer()
-        return int(value) if whole else value if value == value else None
+        return int(value) if whole else value if value == value else nan
     if isinstance(value, (np.ndarray, np.generic)):
         value = _of_numpy(value)
     if type(value) in _PLAIN:
         return value
     if is_missing(value):
-        return None
+        return nan if isinstance(value, Number) or type(value).__name__ == "NAType" else None
     if isinstance(value, (Integral, Decimal, Real)):
         return _number(value)
     if isinstance(value, str):

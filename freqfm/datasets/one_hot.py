@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from itertools import islice
 from numbers import Number
 
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import (
     _check_feature_names_in,
     _num_samples,
@@ -20,7 +21,6 @@ from sklearn.utils.validation import (
 
 from freqfm._input.cells import read_cells
 from freqfm._input.frames import is_frame
-from freqfm._input.ids import check_present, natural
 from freqfm._input.rows import csr_of, with_one_index_type
 from freqfm._input.validation import check_flag, check_integer
 from freqfm._messages import cut, shown
@@ -33,7 +33,8 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
 
     ``partial_fit`` adds the categories of a chunk; columns keep their numbers, and new ones follow:
     those of the first field in the order in which they occur, then those of the next. A category
-    that is not known when rows are transformed is in no column.
+    that is not known when rows are transformed is in no column. None is a category, and so is NaN,
+    as in scikit-learn's ``OneHotEncoder``; where only one of them is known, it stands for both.
 
     Parameters
     ----------
@@ -42,8 +43,8 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         None sets no limit. To keep memory bounded without a list of categories, hash them
         (``sklearn.feature_extraction.FeatureHasher``).
     sparse_output : bool, default=True
-        Whether ``transform`` returns a sparse array; False is for
-        ``set_output(transform="pandas")``.
+        Whether ``transform`` returns a sparse array; False is for DataFrames,
+        ``set_output(transform="pandas")`` or "polars".
 
     Attributes
     ----------
@@ -74,9 +75,18 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
     max_features: int | None = None
     sparse_output: bool = field(default=True, kw_only=True)
 
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        # NaN equals nothing but is found as the same object, which it is not when it is loaded.
+        for j, columns in enumerate(vars(self).get("columns_", ())):
+            if any(map(_is_nan, columns)):
+                found = {math.nan if _is_nan(value) else value: k for value, k in columns.items()}
+                self.columns_[j] = found
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = tags.input_tags.string = True
+        tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = []
         return tags
 
@@ -106,7 +116,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_fields)
-            In each field either strings, numbers, dates or the like, none of them missing. Equal
+            In each field either strings, numbers, dates or the like, beside None and NaN. Equal
             values are one category, also in another container, type or unit: an array, lists, or a
             DataFrame of any library. A midnight is the date, and times with a zone are in UTC.
         y : object, default=None
@@ -119,7 +129,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If values are missing, the number of fields is another one, times are finer than a
+            If numbers are infinite, the number of fields is another one, times are finer than a
             microsecond or beyond the year 9999, or ``max_features`` is not None or an integer of at
             least 1.
         TypeError
@@ -160,21 +170,32 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         Raises
         ------
         ValueError, TypeError
-            As in ``partial_fit``.
+            As in ``partial_fit``, and if DataFrames are to be made of sparse rows.
         """
         check_is_fitted(self, "columns_")
+        sparse_output = check_flag("sparse_output", self.sparse_output)
+        container = _get_output_config("transform", self)["dense"]
+        if sparse_output and container != "default":
+            raise ValueError(
+                f"sparse_output=True makes no {container} DataFrame; set sparse_output=False, or "
+                f"set_output(transform='default')."
+            )
         fields = _fields_of(X)
         validate_data(self, X, reset=False, skip_check_array=True)
         found = np.empty((len(fields[0]), len(fields)), dtype=np.int32)
         for j, (values, columns) in enumerate(zip(fields, self.columns_, strict=True)):
             _check_categories(j, values, columns)
-            found[:, j] = [columns.get(value, -1) for value in values]
+            places = [columns.get(value, -1) for value in values]
+            if (None in columns) != (math.nan in columns):
+                stand_in = columns[None if None in columns else math.nan]
+                missing = map(_is_missing, values)
+                places = np.where(np.fromiter(missing, bool, len(values)), stand_in, places)
+            found[:, j] = places
         found.sort(axis=1)
         known = found >= 0
         indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
         ones = np.ones(indptr[-1], dtype=np.float32)
         rows = csr_of(ones, found[known], indptr, (len(found), self.n_features_out_))
-        sparse_output = check_flag("sparse_output", self.sparse_output)
         return with_one_index_type(rows) if sparse_output else rows.toarray()
 
     def get_feature_names_out(self, input_features=None):
@@ -209,16 +230,16 @@ def _fields_of(X):
     if not is_frame(X):
         # As objects: NumPy would make strings of numbers beside strings.
         X = np.array(X, dtype=object) if isinstance(X, (list, tuple)) else np.asarray(X)
-    fields = read_cells(X)[1]
+    fields = read_cells(X, nan=math.nan)[1]
     if not fields:
         raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     return fields
 
 
 def _check_categories(j, values, known):
-    """Raise unless the values of a field are present and of one kind, as those known before."""
+    """Raise unless the values of a field are of one kind, as those known before, or missing."""
     try:
-        distinct = dict.fromkeys([*islice(known, 1), *values])
+        distinct = dict.fromkeys([*itertools.islice(known, 3), *values])
     except TypeError as error:
         raise TypeError(
             f"Field {j} of X holds a value that cannot be a category: {cut(error)}. Each argument "
@@ -227,12 +248,13 @@ def _check_categories(j, values, known):
     types = set(map(type, distinct))
     if complex in types:
         raise ValueError(f"Complex data not supported: field {j} of X holds complex numbers.")
-    if {None, math.inf, -math.inf} & distinct.keys():
-        check_present(natural(np.array(values, dtype=object)), f"field {j} of X")
+    if {math.inf, -math.inf} & distinct.keys():
+        row = next(k for k, value in enumerate(values) if value in (math.inf, -math.inf))
+        raise ValueError(f"Field {j} of X holds inf at row {row}; give finite numbers.")
     if len(types) == 1 and datetime not in types:
         return
     of_kinds = {}
-    for value in distinct:
+    for value in itertools.filterfalse(_is_missing, distinct):
         of_kinds.setdefault(_kind(value), value)
     if len(of_kinds) > 1:
         first, other, *_ = of_kinds.values()
@@ -241,6 +263,14 @@ def _check_categories(j, values, known):
             f"categories, even if they mean the same. Convert the field to one type, for instance "
             f"to strings."
         )
+
+
+def _is_missing(value):
+    return value is None or _is_nan(value)
+
+
+def _is_nan(value):
+    return type(value) is float and value != value
 
 
 def _kind(value):

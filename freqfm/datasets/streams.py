@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
+from sklearn import config_context
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.utils import column_or_1d
@@ -345,7 +346,8 @@ class RowStream:
             if learn and hasattr(encoder, "partial_fit"):
                 encoder.partial_fit(X)
             # Hashers cannot take an empty list.
-            X = encoder.transform(X) if not isinstance(X, list) or X else csr_array((0, 0))
+            with config_context(transform_output="default"):
+                X = encoder.transform(X) if not isinstance(X, list) or X else csr_array((0, 0))
         X = as_float_csr(X)
         if self.n_features is not None:
             X = widen("a block of the stream", X, self.n_features)
