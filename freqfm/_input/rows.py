@@ -30,14 +30,19 @@ def csr_of(data, indices, indptr, shape):
 
 
 def with_one_index_type(X):
-    """Return a CSR matrix of the same arrays whose indptr has the type of the indices, if it fits.
+    """Return a CSR matrix whose indices and indptr are both int32 if they fit, else both int64.
 
-    Compiled code of scipy and scikit-learn takes no other matrices, and in results of older scipy
-    both would have the wider type.
+    Compiled code of scipy and scikit-learn takes no two types, and some of it no int64. Arrays that
+    have the type already are not copied.
     """
-    fits = X.nnz <= np.iinfo(X.indices.dtype).max
-    indptr = X.indptr.astype(X.indices.dtype, copy=False) if fits else X.indptr
-    return sparse.csr_array((X.data, X.indices, indptr), shape=X.shape)
+    dtype = np.int32 if max(X.nnz, *X.shape) <= np.iinfo(np.int32).max else np.int64
+    indices, indptr = X.indices.astype(dtype, copy=False), X.indptr.astype(dtype, copy=False)
+    return sparse.csr_array((X.data, indices, indptr), shape=X.shape)
+
+
+def for_users(values):
+    """Return a CSR matrix as users may get it, see ``with_one_index_type``; others unchanged."""
+    return with_one_index_type(values) if sparse.issparse(values) else values
 
 
 def take_rows(X, rows):

@@ -566,10 +566,15 @@ class _PassedOff:
 
 def is_canonical(X):
     """Return whether rows are sorted without duplicates, and no zero is stored."""
-    # A new matrix: flags of the given one may be stale.
     n_stored = X.indptr[-1]
-    has_zeros = np.count_nonzero(X.data[:n_stored]) < n_stored
-    return not has_zeros and with_one_index_type(X).has_canonical_format
+    if np.count_nonzero(X.data[:n_stored]) < n_stored:
+        return False
+    # A new matrix: flags of the given one may be stale.
+    if X.indices.dtype == X.indptr.dtype:
+        X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape)
+    else:
+        X = with_one_index_type(X)
+    return X.has_canonical_format
 
 
 def validate_weights(sample_weight, X):

@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from freqfm._components import Component, OwnConstraints, is_ours
+from freqfm._input.rows import for_users
 from freqfm._input.validation import LearnedArrays
 from freqfm._messages import cut, shown
 from freqfm._numba.jit import announced_compilation
@@ -503,7 +504,7 @@ class FitCallbacks:
             checkpoint.check_folder()
         self._context = self._epoch = self._task = None
         if callbacks and hasattr(estimator, "_init_callback_context"):
-            self._data = {**data, "metadata": None}
+            self._data = {name: for_users(of) for name, of in data.items()} | {"metadata": None}
             self._context = estimator._init_callback_context(max_subtasks=n_epochs)
             self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
 
@@ -601,7 +602,7 @@ def score_by(scorer, estimator, *data, **options):
     """
     model = copy.copy(estimator)
     vars(model).pop("feature_names_in_", None)
-    score = scorer(model, *data, **options)
+    score = scorer(model, *map(for_users, data), **options)
     if not isinstance(score, Real) or not np.isfinite(score):
         raise ValueError(
             f"scoring={shown(estimator.scoring)} gave {shown(score)} for the validation data, not "

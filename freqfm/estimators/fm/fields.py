@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.field_rows import FieldRows
 from freqfm._input.ids import check_present, unique_codes
+from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import as_array, as_float_csr, is_stream
 from freqfm._versions import VersionStamp
 from freqfm.datasets import IncrementalOneHotEncoder
@@ -271,7 +272,8 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
         return self._with_fields(self.encoder_.transform(X))
 
     def _with_fields(self, rows):
-        return FieldRows.of(as_float_csr(rows, "The encoder's output"), self.fields_)
+        rows = with_one_index_type(as_float_csr(rows, "The encoder's output"))
+        return FieldRows.of(rows, self.fields_)
 
     @available_if(_has("get_feature_names_out"))
     def get_feature_names_out(self, input_features=None):

@@ -502,7 +502,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
 
         def score():
             if not isinstance(scorer, RankingScorer):
-                return score_by(scorer, self, *map(with_one_index_type, (hidden, relevant)))
+                return score_by(scorer, self, hidden, relevant)
             ranked, _ = top_k(
                 self._vectors_in_training(rows, history),
                 self._item_table(),

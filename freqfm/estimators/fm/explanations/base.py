@@ -263,7 +263,7 @@ def _by_column(explainer, X):
         for parts, data in zip(found, values, strict=True):
             shape = n_rows, X.shape[1]
             parts.append(sparse.csr_array((data, entries.columns, indptr), shape=shape))
-    return [sparse.csr_array(sparse.vstack(parts, format="csr")) for parts in found]
+    return [with_one_index_type(sparse.vstack(parts, format="csr")) for parts in found]
 
 
 def _by_group(explainer, X, groups, n_groups):
