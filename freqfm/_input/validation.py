@@ -12,6 +12,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from freqfm._input.field_rows import CarriesFields
 from freqfm._input.frames import as_native
 from freqfm._input.ids import check_present
 from freqfm._input.rows import csr_of, slices, take_rows, with_one_index_type
@@ -62,6 +63,8 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
         If a sparse ``X`` is malformed, and whatever scikit-learn raises.
     """
     refuse_unread(X)
+    if not reset and isinstance(X, CarriesFields) and hasattr(estimator, "_check_carried"):
+        estimator._check_carried(X)
     if sparse.issparse(X):
         X = checked_csr(X)
     if not reset and _is_ready(estimator, X, y):

@@ -44,9 +44,11 @@ class ShardedFM(OnCluster):
         shards = self._checked_shards(cluster, raw, homes, facts, reset)
         n_outputs, sizes = self._n_outputs, [facts[i]["n_weighted"] for i in filled]
         rows = ShardedRows(cluster, shards, homes, n_outputs, sizes)
-        self._take_features(cluster.gather(rows.of_shards(_shards.Shard.features)), reset)
+        *features, heads = zip(*cluster.gather(rows.of_shards(_shards.Shard.features)), strict=True)
+        self._take_features(list(zip(*features, strict=True)), reset)
         if reset:
-            self._take_fields(X, reset)
+            head = None if getattr(self, "fields", 0) is not None else _shards.common_fields(heads)
+            self._take_fields(X if head is None else head, reset)
             self._check_size(n_outputs)
         return rows, None, optimizer
 

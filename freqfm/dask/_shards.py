@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 
+from freqfm._input.field_rows import CarriesFields, with_fields_of
 from freqfm._input.validation import checked_csr, summed_csr
 from freqfm.callbacks._storage import digest
 from freqfm.dask._merge import Layout
@@ -45,7 +46,9 @@ def collect(first, X, y, sample_weight):
                     f"{len(part)}; partition both alike."
                 )
     filled = [i for i, rows in enumerate(X) if rows.shape[0]] or [0]
-    X = stack([X[i] for i in filled], "X")
+    of_shard = [X[i] for i in filled]
+    common_fields(of_shard)
+    X = with_fields_of(of_shard[0], stack(of_shard, "X"))
     columns = {name: stack([parts[i] for i in filled], name) for name, parts in columns.items()}
     return RawRows(X, columns["y"], columns.get("sample_weight"))
 
@@ -80,6 +83,22 @@ def stack(parts, name):
 
         return pd.concat(parts)
     return np.concatenate([np.asarray(part) for part in parts])
+
+
+def common_fields(parts):
+    """Return the first of some matrices; raise if they carry different fields, or one carries none.
+
+    Parameters
+    ----------
+    parts : list of matrices, or of None
+    """
+    carried = [part.fields if isinstance(part, CarriesFields) else None for part in parts]
+    if any(not np.array_equal(fields, carried[0]) for fields in carried):
+        raise ValueError(
+            "partitions of X carry different fields; encode all of them by one WithFields, or give "
+            "fields as an array."
+        )
+    return parts[0]
 
 
 def seed_of(seed, shard):
@@ -124,6 +143,8 @@ class Shard:
         self.rows, self.labels, _ = model._prepare(*options, reset=True)
         model._seed = seed
         self.model = model
+        # Without rows: what carries the fields of columns.
+        self.head = raw.X[:0] if isinstance(raw.X, CarriesFields) else None
         self.folds = [self.rows]
 
     def split(self, share):
@@ -152,8 +173,8 @@ class Shard:
         return [(of.n_trained, of.held_out[0].shape[0] if of.held_out else 0) for of in found]
 
     def features(self):
-        """Return the number of features, and their names or None."""
-        return self.model.n_features_in_, getattr(self.model, "feature_names_in_", None)
+        """Return the number of features, and their names and what carries their fields or None."""
+        return self.model.n_features_in_, getattr(self.model, "feature_names_in_", None), self.head
 
     def fold(self, number):
         """Return the rows of a fold; those of None are all."""

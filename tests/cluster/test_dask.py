@@ -13,6 +13,7 @@ from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.preprocessing import OneHotEncoder
 from test_progress import estimators_of, says_usual_seconds
 
 import freqfm
@@ -327,6 +328,37 @@ def test_other_machines(client, rows, data, name, params):
     assert_same(plain, on_cluster(n_shards=1, **short, **params).fit(*data), names)
     model = on_cluster(**FOUR, **short, **params).fit(*data)
     assert model.loss_curve_[-1] < model.loss_curve_[0]
+
+
+@pytest.mark.parametrize("name", ["DeepFMClassifier", "FFMClassifier"])
+def test_partitions_carry_fields(client, name):
+    rows = np.random.default_rng(0).integers(0, 5, (400, 3))
+    y = (rows[:, 0] == rows[:, 1]).astype(int)
+    X, bounds = freqfm.WithFields(OneHotEncoder()).fit_transform(rows), [0, 100, 300, 300, 400]
+    plain = getattr(freqfm, name)(**SHORT).fit(X, y)
+    params = {**SHORT, "n_merges": 2}
+    parts, targets = split(X, bounds), split(y, bounds)
+    for n_shards in (1, 3):
+        model = getattr(fdask, name)(**params, n_shards=n_shards).fit(parts, targets)
+        assert_array_equal(model.fields_, plain.fields_)
+        if n_shards == 1:
+            assert_same(plain, model, ["factors_", "coef_"])
+    assert_array_equal(model.predict(parts).compute(), model.to_local().predict(X))
+    with pytest.raises(ValueError, match="X carries fields other than those"):
+        model.predict(split(X[:, ::-1], bounds)).compute()
+    mixed = [X[:100], sparse.csr_array(X[100:])]
+    mixed = da.concatenate(
+        [da.from_delayed(dask.delayed(of), of.shape, meta=X[:0]) for of in mixed]
+    )
+    for n_shards in (1, 2):
+        with pytest.raises(
+            ValueError, match="partitions of X carry different fields|categories of"
+        ):
+            getattr(fdask, name)(**params, n_shards=n_shards).fit(mixed, split(y, [0, 100, 400]))
+    if name == "FFMClassifier":
+        with pytest.raises(ValueError, match="are categories of one variable"):
+            lost = split(sparse.csr_array(X), bounds)
+            fdask.FFMClassifier(**params, n_shards=2).fit(lost, targets)
 
 
 def test_recommender_of_one_shard_is_the_plain_fit(client, histories):

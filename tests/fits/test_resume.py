@@ -64,7 +64,9 @@ MODELS = {
     "deepfm_regressor": DeepFMRegressor(**FM, hidden_layer_sizes=(4, 3), early_stopping=False),
     "ffm": FFMClassifier(**FM, fields=np.arange(70) % 3, early_stopping=True),
     "fwfm": FwFMClassifier(**FM, fields=np.arange(70) % 3, early_stopping=True),
-    "fwfm_regressor": FwFMRegressor(**FM, field_optimizer="adagrad", early_stopping=False),
+    "fwfm_regressor": FwFMRegressor(
+        **FM, fields=np.arange(70), field_optimizer="adagrad", early_stopping=False
+    ),
     "mf": MFRecommender(**MF, early_stopping=True),
     "mf_loss": MFRecommender(**MF, loss=BSL(1.1), optimizer=Adam(lazy=False), temperature=0.2),
     "mf_learned": MFRecommender(**MF, temperature="cu_tau", weight_decay=0.01),

@@ -249,6 +249,12 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         Unless ``reset``, those of columns that the model has must be the same.
         """
 
+    def _check_carried(self, X):
+        """Raise if rows carry other fields than those of the model's columns."""
+
+    def _refuse_categories(self, given, X):
+        """Raise if columns without fields, of canonical rows, are categories of one variable."""
+
     def _score_by_scorer(self, X, y, weight):
         """Return the score of validation rows by the parameter ``scoring``."""
         # Rows that all weigh 1 are scored without weights, which not every scorer takes.
@@ -516,6 +522,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         target, labels = self._encode_and_check(y, classes, reset)
         if reset:
             self._take_fields(given, reset)
+            self._refuse_categories(given, X)
             self._check_size(len(target))
             warn_of_large_values(self, X)
         sample_weight = validate_weights(sample_weight, X)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
+from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._input.field_rows import FieldRows
-from freqfm._input.ids import check_present, unique_codes
+from freqfm._input.field_rows import CarriesFields, FieldRows
+from freqfm._input.ids import check_present, natural, unique_codes
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import as_array, as_float_csr, is_stream
+from freqfm._messages import shown
 from freqfm._versions import VersionStamp
 from freqfm.datasets import IncrementalOneHotEncoder
 
@@ -34,7 +37,8 @@ def column_fields(transformer: Any) -> np.ndarray:
     ----------
     transformer : transformer object
         A fitted ``OneHotEncoder``, ``IncrementalOneHotEncoder``, ``KBinsDiscretizer``,
-        ``ColumnTransformer`` or :class:`WithFields`, or a ``Pipeline`` that ends with one of them.
+        ``ColumnTransformer``, ``FeatureUnion`` or :class:`WithFields`, or a ``Pipeline`` that ends
+        with one of them.
 
     Returns
     -------
@@ -62,9 +66,9 @@ def column_fields(transformer: Any) -> np.ndarray:
     if fields is None:
         raise TypeError(
             f"The fields of columns are read from a OneHotEncoder, IncrementalOneHotEncoder, "
-            f"KBinsDiscretizer, ColumnTransformer or WithFields, or a pipeline that ends with one "
-            f"of them; got {type(transformer).__name__}. Give fields as an array instead: the "
-            f"field of each column of X."
+            f"KBinsDiscretizer, ColumnTransformer, FeatureUnion or WithFields, or a pipeline that "
+            f"ends with one of them; got {type(transformer).__name__}. Give fields as an array "
+            f"instead: the field of each column of X."
         )
     return fields
 
@@ -106,13 +110,27 @@ def _of_bins(discretizer):
 
 def _of_column_transformer(transformer):
     parts = {name: part for name, part, _ in transformer.transformers_}
-    fields, n_fields = [], 0
     places = transformer.output_indices_.items()
-    for name, place in sorted(places, key=lambda item: (item[1].start, item[1].stop)):
-        if place.stop > place.start:
-            found = _fields(parts.get(name))
-            found = np.arange(place.stop - place.start) if found is None else found
-            fields.append(found + n_fields)
+    places = sorted(places, key=lambda item: (item[1].start, item[1].stop))
+    return _side_by_side((parts.get(name), place.stop - place.start) for name, place in places)
+
+
+def _of_union(union):
+    parts = [part for _, part in union.transformer_list if part != "drop"]
+    n_given = next((part.n_features_in_ for part in parts if part != "passthrough"), 0)
+    return _side_by_side(
+        (part, n_given if part == "passthrough" else len(part.get_feature_names_out()))
+        for part in parts
+    )
+
+
+def _side_by_side(parts):
+    """Return the fields of the columns of transformers, given with their numbers of columns."""
+    fields, n_fields = [], 0
+    for part, width in parts:
+        if width:
+            found = _fields(part)
+            fields.append((np.arange(width) if found is None else found) + n_fields)
             n_fields = fields[-1].max() + 1
     return np.concatenate(fields) if fields else np.empty(0, dtype=np.int64)
 
@@ -123,7 +141,7 @@ def _has(method):
 
 
 @dataclass(eq=False, repr=False)
-class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
+class WithFields(VersionStamp, TransformerMixin, BaseEstimator, auto_wrap_output_keys=()):
     """An encoder whose rows carry the field of each column.
 
     A machine with ``fields=None`` that follows in a ``Pipeline`` takes them from its rows, so that
@@ -133,7 +151,8 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
     ----------
     encoder : transformer object
         Whatever :func:`column_fields` reads: a ``OneHotEncoder``, ``IncrementalOneHotEncoder``,
-        ``KBinsDiscretizer``, ``ColumnTransformer``, or a ``Pipeline`` that ends with one of them.
+        ``KBinsDiscretizer``, ``ColumnTransformer``, ``FeatureUnion``, or a ``Pipeline`` that ends
+        with one of them.
 
     Attributes
     ----------
@@ -152,8 +171,10 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    The rows are float32 CSR. They keep their fields when rows or columns are selected
-    (``rows[:100]``, ``SelectKBest``), not in other steps.
+    The rows are float32 CSR, also with ``set_config(transform_output="pandas")``. They keep their
+    fields when they are copied, rows or columns are selected (``rows[:100]``, ``SelectKBest``), or
+    columns are scaled (``MaxAbsScaler``), not where rows are stacked: a ``ColumnTransformer`` or
+    ``FeatureUnion`` goes into a ``WithFields``, not around it.
 
     Examples
     --------
@@ -216,7 +237,8 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
         TypeError
             If :func:`column_fields` does not read the encoder.
         """
-        return self._fitted(clone(self.encoder).fit(X, y))
+        with config_context(transform_output="default"):
+            return self._fitted(clone(self.encoder).fit(X, y))
 
     @available_if(_has("partial_fit"))
     def partial_fit(self, X, y=None):
@@ -233,7 +255,8 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
         """
         known = vars(self).get("encoder_")
         encoder = clone(self.encoder) if known is None else known
-        return self._fitted(encoder.partial_fit(X, y))
+        with config_context(transform_output="default"):
+            return self._fitted(encoder.partial_fit(X, y))
 
     def _fitted(self, encoder):
         self.fields_ = column_fields(encoder)
@@ -253,7 +276,8 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
         rows : csr_array of shape (n_samples, n_columns), dtype float32
         """
         encoder = clone(self.encoder)
-        rows = encoder.fit_transform(X, y)
+        with config_context(transform_output="default"):
+            rows = encoder.fit_transform(X, y)
         return self._fitted(encoder)._with_fields(rows)
 
     def transform(self, X):
@@ -269,11 +293,37 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
             Its attribute ``fields`` is an array of shape (n_columns,).
         """
         check_is_fitted(self)
-        return self._with_fields(self.encoder_.transform(X))
+        with config_context(transform_output="default"):
+            rows = self.encoder_.transform(X)
+        return self._with_fields(rows)
 
     def _with_fields(self, rows):
         rows = with_one_index_type(as_float_csr(rows, "The encoder's output"))
         return FieldRows.of(rows, self.fields_)
+
+    def set_output(self, *, transform=None):
+        """Refuse DataFrames: only sparse rows carry fields.
+
+        Parameters
+        ----------
+        transform : {"default"}, default=None
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If ``transform`` is anything else.
+        """
+        if transform not in (None, "default"):
+            raise ValueError(
+                f"set_output(transform={shown(transform)}): the rows of WithFields are sparse, "
+                f"since a DataFrame does not carry fields. Set the output of the other steps one "
+                f"by one, or that of all by sklearn.set_config, which WithFields leaves aside."
+            )
+        return self
 
     @available_if(_has("get_feature_names_out"))
     def get_feature_names_out(self, input_features=None):
@@ -292,7 +342,9 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator):
 
 
 def resolve_fields(fields, X, n_features):
-    """Return the field of each column as a number from 0 on, int32, or None without fields.
+    """Return the labels of fields, sorted, and the field of each column as their number, int32.
+
+    Without fields both are None.
 
     Parameters
     ----------
@@ -311,17 +363,18 @@ def resolve_fields(fields, X, n_features):
     origin = "fields"
     if callable(fields):
         fields, origin = fields(X), "fields(X)"
-    elif fields is None and isinstance(X, FieldRows):
+    elif fields is None and isinstance(X, CarriesFields):
         fields, origin = X.fields, "X.fields"
         if fields is None:
             raise ValueError(
                 "X comes from WithFields, but what followed has lost the fields of its columns; "
-                "move that step before the encoder, or give fields as an array or a callable."
+                "wrap that step too, as WithFields(ColumnTransformer(...)), move it before the "
+                "encoder, or give fields as an array or a callable."
             )
     elif fields is None and is_stream(X) and hasattr(X.encoder, "fields_"):
         fields, origin = X.encoder.fields_, "X.encoder.fields_"
     elif fields is None:
-        return None
+        return None, None
     given = checked_labels(
         fields,
         origin,
@@ -330,7 +383,8 @@ def resolve_fields(fields, X, n_features):
         ", as freqfm.column_fields(encoder) returns it. In a pipeline, whose columns differ from "
         "fit to fit, leave fields=None and wrap the encoder in freqfm.WithFields.",
     )
-    return unique_codes(given, origin)[1].astype(np.int32)
+    labels, codes = unique_codes(given, origin)
+    return labels.tolist(), codes.astype(np.int32)
 
 
 def checked_labels(labels, name, found, n_features, advice):
@@ -338,25 +392,38 @@ def checked_labels(labels, name, found, n_features, advice):
 
     ``found`` and ``advice`` are parts of the error for labels of another shape.
     """
-    labels = as_array(name, labels)
+    given, labels = labels, as_array(name, labels)
     if labels.shape != (n_features,):
         raise ValueError(
             f"{name} has shape {labels.shape}, but {found} features; give the field of every "
             f"column{advice}"
         )
-    if labels.dtype.kind not in "iuUSO":
-        raise TypeError(
-            f"{name} must hold integers or strings, which name the field of each column; got "
-            f"{labels.dtype}."
-        )
+    if isinstance(given, (list, tuple)):
+        # NumPy would make strings of integers beside strings, and integers of truth values.
+        labels = np.array(given, dtype=object)
     if labels.dtype.kind == "O":
         check_present(labels, name)
+    labels = natural(labels)
+    kinds = set(map(_kind_of_label, labels.tolist())) if labels.dtype.kind in "OT" else set()
+    if labels.dtype.kind not in "iuUSOT" or len(kinds) > 1:
+        raise TypeError(
+            f"{name} must hold integers or strings, which name the field of each column; got "
+            f"{' beside '.join(sorted(kinds)) or labels.dtype}. Convert all to one type."
+        )
     return labels
+
+
+def _kind_of_label(label):
+    """Return the name of a type, one for all integers: equal labels of two would be two fields."""
+    if isinstance(label, Integral) and not isinstance(label, bool):
+        return "int"
+    return "str" if isinstance(label, str) else type(label).__name__
 
 
 _FIELDS_OF = {
     OneHotEncoder: _of_one_hot_encoder,
     IncrementalOneHotEncoder: _of_incremental_encoder,
+    FeatureUnion: _of_union,
     KBinsDiscretizer: _of_bins,
     ColumnTransformer: _of_column_transformer,
     WithFields: lambda wrapper: wrapper.fields_,

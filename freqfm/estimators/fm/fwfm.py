@@ -28,7 +28,8 @@ class FwFMClassifier(ClassTargets, FieldWeightedFactors):
         from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
         gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
         takes the fields that the rows of :class:`WithFields` carry, or of a stream that it encodes.
-        With other rows it makes each column a field of its own, for up to 256 columns.
+        With other rows it makes each column a field of its own, for up to 256 columns that are not
+        evidently categories of one variable.
     loss : "log" or Loss, default="log"
         The loss to minimise: the log loss, or an instance of a custom class derived from
         :class:`freqfm.losses.Loss`, such as a hinge loss. Early stopping then monitors the mean
@@ -229,7 +230,8 @@ class FwFMRegressor(RealTargets, FieldWeightedFactors):
         from one original variable. :func:`column_fields` reads it from a fitted encoder. A callable
         gets the ``X`` of ``fit`` or ``partial_fit``, also a stream, and returns an array. None
         takes the fields that the rows of :class:`WithFields` carry, or of a stream that it encodes.
-        With other rows it makes each column a field of its own, for up to 256 columns.
+        With other rows it makes each column a field of its own, for up to 256 columns that are not
+        evidently categories of one variable.
     loss : str or Loss, default="squared"
         The loss to minimise, such as "squared", "huber", "poisson" or "quantile", or an instance
         from :mod:`freqfm.losses` or of a custom class. Except with "squared", early stopping

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import is_regressor
 
 from freqfm import backends
+from freqfm._input.field_rows import with_fields_of
 from freqfm._input.validation import (
     is_stream,
     validate_rows,
@@ -121,9 +122,10 @@ def survey_stream(model, stream):
     probe, counts = copy.copy(model), np.zeros(0)
     n_read = n_rows = n_chunks = total = 0
     for chunk in stream.epoch(0, learn=True):
-        X, y, weight = as_triple(chunk)
-        X, y = validate_rows(probe, X, y, reset=True, y_numeric=is_regressor(model))
+        given, y, weight = as_triple(chunk)
+        X, y = validate_rows(probe, given, y, reset=True, y_numeric=is_regressor(model))
         if not n_chunks:
+            model._refuse_categories(given, X)
             warn_of_large_values(probe, X)
         weight = targets.add(y, _weights_of(weight, X))
         if X.shape[1] > len(counts):
@@ -207,7 +209,7 @@ class StreamTrainer(ModelTask):
         if weight is not None and not np.any(weight):
             return None
         model = self.model
-        X = widen("X", X, model.n_features_in_)
+        X = with_fields_of(X, widen("X", X, model.n_features_in_))
         return model._prepare(X, y, weight, None, reset=False, partial=True)[0]
 
     def _train(self, rows, epoch, number):
