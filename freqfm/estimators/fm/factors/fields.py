@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +27,10 @@ _GIVE_FIELDS = (
 # Rows that are searched at a time for columns that are categories, and the number of rows with two
 # of them that are expected by chance if columns are independent, from which on they are.
 _ROWS, _BY_CHANCE = 1 << 14, 10
+
+# For each model its fields and those that rows carried when it was last called; the rows of an
+# encoder share an array, which is not compared again for every row.
+_AGREED = weakref.WeakKeyDictionary()
 
 
 def count_fields(fields):
@@ -116,22 +122,26 @@ class FieldsParameter:
         self.fields_, self._field_labels = found, labels
 
     def _check_carried(self, X):
-        carried, labels = X.fields, self._field_labels
-        if carried is None or labels is None or len(carried) > len(self.fields_):
+        carried, both = X.fields, (self.fields_, X.fields)
+        if carried is None or self._field_labels is None or len(carried) > len(self.fields_):
             return
-        own = self.fields_[: len(carried)]
-        if np.array_equal(np.array(labels)[own], carried):
-            return
+        if not all(map(operator.is_, both, _AGREED.get(self, (None, None)))):
+            if not self._agrees_with(carried):
+                raise ValueError(
+                    f"X carries fields other than those of the columns that the "
+                    f"{type(self).__name__} was trained on; give rows of the same encoder, with "
+                    f"the same columns in the same order."
+                )
+            _AGREED[self] = both
+
+    def _agrees_with(self, carried):
+        own, labels = self.fields_[: len(carried)], self._field_labels
         found, codes = np.unique(carried, return_inverse=True)
-        if self.fields is not None and set(found.tolist()) != set(labels):
-            # Labels of the user's own: each may stand for several that are carried, or be a part.
-            n_pairs = len(np.unique(codes * len(labels) + own))
-            if n_pairs <= max(len(found), len(labels)):
-                return
-        raise ValueError(
-            f"X carries fields other than those of the columns that the {type(self).__name__} was "
-            f"trained on; give rows of the same encoder, with the same columns in the same order."
-        )
+        if self.fields is None or set(found.tolist()) == set(labels):
+            return np.array_equal(np.array(labels)[own], carried)
+        # Labels of the user's own: each may stand for several that are carried, or be a part.
+        n_pairs = len(np.unique(codes * len(labels) + own))
+        return n_pairs <= max(len(found), len(labels))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
