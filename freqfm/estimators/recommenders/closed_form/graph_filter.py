@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.extmath import randomized_svd
 
@@ -31,8 +32,9 @@ _BLOCK_SIZE = 1 << 22
 # Iterations of the singular value decomposition.
 _N_ITER = 2
 
-# Smaller eigenvalues are rounding errors.
-_LEAST_EIGENVALUE = 1e-6
+# Smaller eigenvalues are rounding errors, and so are weights of less than so many units in the last
+# place of the vectors that they are products of.
+_LEAST_EIGENVALUE, _ROUNDING = 1e-6, 4 * np.finfo(np.float32).eps
 
 # Of "auto", chosen on validation: by how much the regularization grows with the noise, and the
 # power of items without noise.
@@ -45,6 +47,7 @@ class _Graph(NamedTuple):
     matrix: sparse.csr_array  #: (n_users, n_items), float32, divided by the roots of degrees
     vectors: np.ndarray  #: (n_items, r), float32, the leading eigenvectors of P
     eigenvalues: np.ndarray  #: (r,), descending
+    parts: np.ndarray  #: (n_items,), the connected component of each item
 
 
 @dataclass(eq=False, repr=False)
@@ -141,8 +144,10 @@ class GraphFilterRecommender(ItemWeightsRecommender):
     ``noise_edge_ * exp(6 * noise_edge_)``: sparse data, whose spectrum is mostly noise, get an
     almost linear response.
 
-    ``recommend`` returns only items with a positive score, and -1 where there are too few.
-    ``transform`` returns the rows of ``X`` themselves, a sparse matrix. ``similar_items`` and
+    Weights of less than four units in the last place of float32, relative to the vectors that they
+    are products of, are 0, and so are those between items that no chain of users and items
+    connects. ``recommend`` returns only items with a positive score, and -1 where there are too
+    few. ``transform`` returns the rows of ``X`` themselves, a sparse matrix. ``similar_items`` and
     ``similar_users`` compare cosines of the columns and rows of ``X``.
 
     Time is O(n_items^2 n_components). Memory: 8 bytes for each item and neighbor, and for each
@@ -228,7 +233,7 @@ class GraphFilterRecommender(ItemWeightsRecommender):
                 random_state=draw_seed(self.random_state),
             )
         vectors = np.ascontiguousarray(vectors.T, dtype=np.float32)
-        return _Graph(matrix, vectors, values.astype(np.float64) ** 2)
+        return _Graph(matrix, vectors, values.astype(np.float64) ** 2, _components_of(X))
 
     def _respond(self, p):
         """Return the response to eigenvalues."""
@@ -252,6 +257,7 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         kept = kept + self.low_pass * (p > self.noise_edge_) - slope * p
         scaled = graph.vectors * kept.astype(np.float32)
         targets = np.ascontiguousarray(graph.vectors.T * powers, dtype=np.float32)
+        lengths, reach = np.linalg.norm(scaled, axis=1), np.linalg.norm(targets, axis=0)
         matrix = graph.matrix
         sources = sparse.csr_array(with_one_index_type(matrix.T.tocsr()))
         matrix = with_data(matrix, slope * matrix.data * powers[matrix.indices])
@@ -264,9 +270,9 @@ class GraphFilterRecommender(ItemWeightsRecommender):
             block += (sources[part] @ matrix).toarray()
             rows = np.arange(part.stop - part.start)
             block[rows, part.start + rows] = 0
-            # Items without interactions have rounding errors at most.
-            block[:, self.item_counts_ == 0] = 0
-            block[self.item_counts_[part] == 0] = 0
+            block[abs(block) <= _ROUNDING * np.outer(lengths[part], reach)] = 0
+            # Vectors of equal eigenvalues mix items that no users connect.
+            block[graph.parts[part, None] != graph.parts] = 0
             best = np.argpartition(block, n_items - k, axis=1)[:, n_items - k :]
             weights[part] = np.take_along_axis(block, best, axis=1) / powers[part, None]
             found[part] = np.where(weights[part] != 0, best, -1)
@@ -274,3 +280,13 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
         run_blocks(best, n_items, step, phase="filtering items", **options)
         return found, weights
+
+
+def _components_of(X):
+    """Return the connected component of each item, in the graph of users and their items."""
+    n_users, n_nodes = X.shape[0], sum(X.shape)
+    indptr = np.append(X.indptr, np.full(X.shape[1], X.indptr[-1]))
+    ones = np.ones(X.nnz, dtype=np.float32)
+    graph = sparse.csr_array((ones, X.indices + n_users, indptr), (n_nodes, n_nodes))
+    _, parts = connected_components(with_one_index_type(graph), directed=False)
+    return parts[n_users:]
