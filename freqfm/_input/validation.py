@@ -73,7 +73,8 @@ def validate_rows(estimator, X, y="no_validation", *, reset, **options):
         y = _as_targets(y)
         if options.get("y_numeric"):
             y = _as_numbers("y", y)
-    with named("X", getattr(estimator, "_advice_for_missing", _ADVICE_FOR_MISSING)):
+    advice = getattr(estimator, "_advice_for_missing", _ADVICE_FOR_MISSING)
+    with named("X", advice), np.errstate(over="ignore"):  # what overflows is refused
         refuse_dates("X", X)
         checked = validate_data(
             estimator, X, y, reset=reset, accept_sparse="csr", dtype=np.float32, **options

@@ -11,10 +11,13 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from freqfm import (
+    ALSRecommender,
     EASERecommender,
+    FastVAERecommender,
     GraphFilterRecommender,
     InteractionRecommender,
     ItemKNNRecommender,
+    MFRecommender,
 )
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.closed_form import ease, graph_filter
@@ -144,3 +147,103 @@ def test_columns_of_partial_fit_begin_with_those_of_the_model():
     with pytest.raises(ValueError, match="column 0 of X is 'd'"):
         model.partial_fit(pd.DataFrame(np.eye(4), columns=["d", "a", "b", "c"]))
     assert list(model.feature_names_in_) == ["a", "b", "c"]
+
+
+@each("model", [*MODELS, GraphFilterRecommender(8, response="plateau", random_state=1)])
+def test_items_without_a_common_user_are_not_recommended(model):
+    # With eight components, eigenvectors of equal eigenvalues mix the blocks.
+    block = make_interactions(60, 25, 300, min_interactions=1, random_state=0)
+    X = sparse.csr_array(sparse.block_diag([block, block.copy(), block.copy()]))
+    order = np.random.default_rng(0).permutation(75)
+    X, block_of = X[:, order], order // 25
+    model = clone(model).fit(X)
+    rows, columns = model.item_weights_.nonzero()
+    assert_array_equal(block_of[rows], block_of[columns])
+    items, scores = model.recommend(users=np.arange(180), n_recommendations=40)
+    lists = [row[row >= 0] for row in items]
+    assert all((block_of[row] == user // 60).all() for user, row in enumerate(lists))
+    assert_array_equal(scores == -np.inf, items == -1)
+    assert (items == -1).any(axis=1).all() and (items[:, 0] >= 0).all()
+    for user in (0, 70, 179):
+        for all_of, one in zip((items, scores), model.recommend(users=user, n_recommendations=40),
+                               strict=True):  # fmt: skip
+            assert_array_equal(all_of[user], one)
+    assert model.predict_pairs([0], np.flatnonzero(block_of == 2)[:1]) == 0
+
+
+EXTREME = [
+    *(EASERecommender(n_neighbors=n_neighbors) for n_neighbors in (None, 3)),
+    *(ItemKNNRecommender(weighting=weighting) for weighting in ("cosine", "tfidf", "bm25")),
+    GraphFilterRecommender(8, random_state=0),
+    *(
+        ALSRecommender(4, solver=solver, max_iter=2, random_state=0)
+        for solver in ("cg", "cholesky")
+    ),
+    MFRecommender(4, max_iter=1, random_state=0),
+    FastVAERecommender(4, max_iter=1, random_state=0),
+]
+
+
+@each("model", EXTREME)
+def test_weights_that_leave_float32_are_refused(X, model):
+    model, X = clone(model).fit(X), X.astype(np.float64)
+    one = X.copy()
+    one.data[5] = 1e30
+    for weights in (*(X * scale for scale in (1e-42, 1e20, 1e30, 1e37)), one, (X * 1e20).toarray()):
+        for call in (clone(model).fit, model.recommend, model.transform):
+            with pytest.raises(ValueError, match="X holds weights of interactions of up to .*e"):
+                call(weights)
+    for scale in (1e-30, 1e-20):
+        with pytest.raises(ValueError, match=r"up to 2e-.0, but their largest must be from 1e-06"):
+            clone(model).fit(X * scale)
+    tiny = X.copy()
+    tiny.data[5] = -1e-300
+    for weights in (X * 1e-300, tiny, tiny.toarray()):
+        for call in (clone(model).fit, model.recommend):
+            with pytest.raises(ValueError, match="0 in float32, such as -?.e-300"):
+                call(weights)
+    for weights in (X * 1e39, (X * 1e39).toarray()):
+        for call in (clone(model).fit, model.recommend):
+            with pytest.raises(ValueError, match="X contains infinity or a value too large"):
+                call(weights)
+    with pytest.raises(ValueError, match="dislikes: X holds weights"):
+        clone(model).fit(X, dislikes=X * 1e20)
+
+
+@each("model", EXTREME)
+def test_all_weights_that_are_taken_give_finite_scores(X, model):
+    rng = np.random.default_rng(0)
+    mixed = X.copy()
+    mixed.data = rng.choice(np.float32([1e-37, 1e-30, 1e-10, 1, 1e10]), X.nnz)
+    users = np.flatnonzero(np.diff(X.indptr))
+    for weights in (mixed, X * 1e-6, X * 5e9):
+        fitted = clone(model).fit(weights)
+        for history in (weights[users], X[users] * 1e-20):
+            items, scores = fitted.recommend(history, n_recommendations=3)
+            assert np.isfinite(scores[items >= 0]).all() and (items >= 0).any()
+            items, _ = fitted.recommend(history, n_recommendations=3, diversity=0.5)
+            assert (items >= 0).any()
+
+
+@each("weighting", ["cosine", "tfidf"])
+def test_similarities_do_not_depend_on_the_size_of_weights(X, weighting):
+    expected = ItemKNNRecommender(weighting=weighting).fit(X)
+    # Some items have weights whose squares are 0 in float32.
+    scales = np.float32(2.0) ** np.tile([0, -100, 30], 9)[:25]
+    model = clone(expected).fit(X * scales)
+    assert_array_equal(model.item_weights_.toarray(), expected.item_weights_.toarray())
+    for a, b in zip(model.similar_items([0, 1, 2]), expected.similar_items([0, 1, 2]), strict=True):
+        assert_array_equal(a, b)
+
+
+def test_similar_users_do_not_depend_on_the_size_of_weights(X):
+    scales = np.float32(2.0) ** np.tile([0, -100, 30], 27)[:80, None]
+    models = [EASERecommender().fit(of) for of in (X, sparse.csr_array(X.multiply(scales)))]
+    for a, b in zip(*(model.similar_users([0, 1, 2]) for model in models), strict=True):
+        assert_array_equal(a, b)
+
+
+def test_values_of_a_table_that_vanish_are_refused():
+    table = [("ann", "tea", 1.0), ("ann", "jam", 1e-300), ("bob", "tea", 1.0)]
+    with pytest.raises(ValueError, match="column of values holds .* 0 in float32, such as 1e-300"):
+        InteractionRecommender(EASERecommender()).fit(table)

@@ -227,4 +227,10 @@ def _as_float32(X):
             f"X's column of values holds numbers whose sums are up to {np.abs(X.data).max():g} and "
             f"overflow float32; scale them."
         )
+    lost = (converted.data == 0) & (X.data != 0)
+    if lost.any():
+        raise ValueError(
+            f"X's column of values holds numbers that are 0 in float32, such as "
+            f"{X.data[lost][0]:.3g}; drop these rows, or scale them."
+        )
     return converted

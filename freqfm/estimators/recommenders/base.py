@@ -50,6 +50,10 @@ from freqfm.reranking._lists import relevances
 # Candidates from which diverse items are chosen at a time.
 _PLACES = 1 << 20
 
+# The least that the largest weight may be, in ``fit`` and in histories, and the most: float32 loses
+# the squares of others, or products of these with a model.
+_LEAST_WEIGHT, _LEAST_IN_HISTORIES, _MOST_WEIGHT = 1e-6, 1e-20, 1e10
+
 # The share of each row that ``score`` holds out if it is not given ``y``.
 _HELD_OUT = 0.2
 
@@ -232,15 +236,9 @@ class BaseRecommender(
         refuse_table(X)
         if not reset and hasattr(self, "_history"):
             self._refuse_transposed(getattr(X, "shape", ()))
+        given = getattr(X, "data", None) if sparse.issparse(X) else X
         X, _ = validate_rows(self, X, reset=reset)
-        weights = abs(X.data) if X.nnz and X.data.min() < 0 else X.data
-        # Catches NaN too, which scikit-learn lets pass if configured to assume finite input.
-        total = weights.sum(dtype=np.float64)
-        if not total <= np.finfo(np.float32).max:
-            raise ValueError(
-                f"X holds weights of interactions that add up to {total:g}, beyond float32; drop "
-                f"NaN and infinity, and scale the others, to 1 on average for instance."
-            )
+        _refuse_extreme_weights(given, X, _LEAST_WEIGHT if reset else _LEAST_IN_HISTORIES)
         return X
 
     def _validate_more(self, X):
@@ -732,6 +730,34 @@ class BaseRecommender(
             rest=score - float(contributions.sum()),
             score=score,
         )
+
+
+def _refuse_extreme_weights(given, X, least):
+    """Raise if weights are not finite, or leave float32 in what is computed from them.
+
+    Parameters
+    ----------
+    given : object
+        The numbers that X is made of, maybe in float64, with others that are 0.
+    X : csr_array
+    least : float
+        What the largest weight is at least.
+    """
+    largest = max(X.data.max(initial=0), -X.data.min(initial=0))
+    # Catches NaN too, which scikit-learn lets pass if configured to assume finite input.
+    if X.nnz and not least <= largest <= _MOST_WEIGHT:
+        raise ValueError(
+            f"X holds weights of interactions of up to {largest:.3g}, but their largest must be "
+            f"from {least:g} to {_MOST_WEIGHT:g}; drop NaN and infinity, and scale the others, to "
+            f"1 on average for instance."
+        )
+    if isinstance(given, np.ndarray) and given.dtype == np.float64:
+        lost = (given != 0) & (abs(given) < np.finfo(np.float32).smallest_subnormal)
+        if lost.any():
+            raise ValueError(
+                f"X holds weights of interactions that are 0 in float32, such as "
+                f"{given[lost][0]:.3g}; set them to 0, or to more."
+            )
 
 
 @cache

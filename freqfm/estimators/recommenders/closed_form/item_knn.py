@@ -4,7 +4,6 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 
 import numpy as np
-from sklearn.preprocessing import normalize
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
@@ -12,6 +11,7 @@ from freqfm.estimators.progress import announced_parts
 from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     listed_rows,
+    unit_rows,
     with_data,
 )
 from freqfm.estimators.recommenders.index import Wanted
@@ -129,12 +129,12 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         """Return the weighted values of items, (n_items, n_users) CSR."""
         rows = X.T.tocsr()
         if self.weighting == "cosine":
-            return normalize(rows)
+            return unit_rows(rows)
         n_items, n_users = rows.shape
         of_users = np.log(n_items / (1 + np.bincount(rows.indices, minlength=n_users)))
         of_users = np.maximum(0, of_users)[rows.indices]
         if self.weighting == "tfidf":
-            return normalize(with_data(rows, np.sqrt(rows.data) * of_users))
+            return unit_rows(with_data(rows, np.sqrt(rows.data) * of_users))
         totals = rows.sum(axis=1)
         k1, b = float(self.bm25_k1), float(self.bm25_b)
         lengths = np.repeat(1 - b + b * totals / totals.mean(), np.diff(rows.indptr))

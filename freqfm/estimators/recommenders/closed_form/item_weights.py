@@ -13,7 +13,7 @@ from freqfm._signals import release_signals
 from freqfm._threads import single_threaded_blas
 from freqfm.estimators.progress import announce, announced_parts
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
-from freqfm.estimators.recommenders.histories import pad_rows, with_dislikes
+from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, with_dislikes
 from freqfm.estimators.training import attempt
 
 # With n_neighbors="auto" all items are neighbors up to this many.
@@ -116,11 +116,11 @@ class ItemWeightsRecommender(BaseRecommender):
 
     def _compared(self, axis):
         X = with_one_index_type(self._histories_of(np.arange(self._n_users)))
-        return self._index(axis, self._compared_rows(X) if axis == "items" else normalize(X), 0)
+        return self._index(axis, self._compared_rows(X) if axis == "items" else unit_rows(X), 0)
 
     def _compared_rows(self, X):
         """Return the rows by which items are similar, (n_items, n_users) CSR."""
-        return normalize(X.T.tocsr())
+        return unit_rows(X.T.tocsr())
 
     def _vectors_to_differ(self, index):
         # What an interaction with an item adds to the scores of all others.
@@ -190,6 +190,11 @@ def listed_rows(items, values, n_items):
     kept = items >= 0
     indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
     return sparse.csr_array((values[kept], items[kept], indptr), shape=(len(items), n_items))
+
+
+def unit_rows(rows):
+    """Return the rows of a CSR matrix at unit length, whatever the size of their numbers."""
+    return normalize(with_data(rows, scale_rows(rows.indptr, rows.data)))
 
 
 def with_data(rows, data):
