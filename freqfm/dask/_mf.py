@@ -1,12 +1,13 @@
 """Matrix factorization on a Dask cluster: users stay on their workers, items are merged."""
 
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, matmul
 from typing import NamedTuple
 
 import dask
 import numpy as np
 from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
 
 from freqfm._input.rows import stack_rows, take_rows
 from freqfm._messages import shown
@@ -22,6 +23,7 @@ from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import split_interactions
 from freqfm.estimators.training import FitCallbacks
+from freqfm.initializers._spectral import divided_by_degrees
 
 
 class ShardedInteractions(NamedTuple):
@@ -63,6 +65,13 @@ class ShardedInteractions(NamedTuple):
         """The number of interactions."""
         return int(self.item_counts.sum())
 
+    def graph(self):
+        """Return the matrix that a spectral start decomposes, as an operator."""
+        scaled = self.cluster.submit_each(
+            divided_by_degrees, self.parts, self.homes, self.item_counts
+        )
+        return _ShardedMatrix(self._replace(parts=scaled))
+
     def split(self, fraction, seed):
         """Return the interactions to train on, and those held out, on the same workers."""
         submit, submit_each = self.cluster.submit, self.cluster.submit_each
@@ -94,6 +103,32 @@ class ShardedInteractions(NamedTuple):
     def all_rows(self):
         """Return the interactions of all users, fetched from their workers."""
         return stack_rows(self.cluster.gather(self.parts))
+
+
+class _ShardedMatrix(LinearOperator):
+    """Products with a matrix whose rows are on workers, added up in the order of the shards."""
+
+    def __init__(self, X):
+        super().__init__(np.float32, X.shape)
+        self._X = X
+
+    def _products(self, function, tables):
+        cluster, parts, homes = self._X.cluster, self._X.parts, self._X.homes
+
+        def gathered():
+            sent = zip(parts, cluster.send(tables), homes, strict=True)
+            return cluster.gather(
+                [cluster.submit(function, part, table, on=home) for part, table, home in sent]
+            )
+
+        return cluster.retried(gathered)
+
+    def _matmat(self, table):
+        return np.concatenate(self._products(matmul, [table] * len(self._X.parts)))
+
+    def _rmatmat(self, table):
+        tables = np.split(table, self._X.bounds[1:-1])
+        return sum(self._products(_users.product_of_transposed, tables))
 
 
 class ShardedMFTrainer(Sharded, MFTrainer):
@@ -228,7 +263,6 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     _local, _on_workers = mf.MFRecommender, _users.WorkerModel
     _of_client = ("_interactions",)
     _records = _users.WorkerModel._records
-    _has_all_interactions = False
     _takes_callables = False
 
     # Training.
@@ -268,10 +302,11 @@ class MFRecommender(OnCluster, mf.MFRecommender):
                 f"{axis}={shown(getattr(self, axis))} does not train on a cluster; leave it out, "
                 f"or use freqfm.MFRecommender on one machine."
             )
-        if components.initializer.needs_interactions:
+        initializer = components.initializer
+        if initializer.needs_interactions and not initializer.needs_products:
             raise ValueError(
                 f"init={shown(self.init)} needs all interactions in one place, and they are on the "
-                f"workers; choose 'xavier', or freqfm.MFRecommender on one machine."
+                f"workers; choose 'spectral', or freqfm.MFRecommender on one machine."
             )
         temperature, sampler = components.temperature, components.sampler
         if temperature is not None and temperature.state_shape(int(self.n_components)) is not None:

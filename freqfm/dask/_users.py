@@ -60,6 +60,11 @@ def count(X):
     return np.diff(X.indptr), count_columns(X)
 
 
+def product_of_transposed(X, table):
+    """Return the product of a transposed matrix and a table."""
+    return X.T @ table
+
+
 def hash_interactions(X):
     """Return a hash of a matrix."""
     return digest([X.shape, X.indptr, X.indices, X.data], "X")

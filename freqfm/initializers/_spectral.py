@@ -1,17 +1,22 @@
 """Initial directions of users and items: singular vectors of their interactions."""
 
 import numpy as np
-from sklearn.utils.extmath import randomized_svd
+from scipy import linalg
+from sklearn.utils import check_random_state
+from sklearn.utils.extmath import svd_flip
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER, replaced
 from freqfm._input.rows import csr_of, with_one_index_type
-from freqfm._input.validation import draw_seed
+from freqfm._input.validation import count_columns, draw_seed
 from freqfm._threads import single_threaded_blas
 from freqfm.initializers._base import Initializer
 from freqfm.initializers._random import XavierUniform
 
 # Singular values, and rows, of less than this share of the largest are rounding errors.
 _NEGLIGIBLE = 1e-6
+
+# More vectors are multiplied than are wanted, since the last ones are found badly.
+_OVERSAMPLES = 10
 
 
 class Spectral(Initializer):
@@ -68,7 +73,7 @@ class Spectral(Initializer):
         "base": [Initializer, None],
         "n_iter": POSITIVE_INTEGER,
     }
-    needs_interactions = True
+    needs_interactions, needs_products = True, True
 
     def __init__(self, noise: float = 0.3, *, base: Initializer | None = None, n_iter: int = 4):
         self.noise = noise
@@ -107,24 +112,47 @@ class Spectral(Initializer):
 
     def directions(self, X, n_components, generator, n_threads):
         """Return singular vectors, see :class:`Initializer`."""
-        degrees = np.bincount(X.indices, minlength=X.shape[1])
-        lengths = np.diff(X.indptr)
-        values = 1 / np.sqrt(np.repeat(lengths, lengths) * degrees[X.indices])
-        graph = with_one_index_type(csr_of(values.astype(np.float32), X.indices, X.indptr, X.shape))
+        # On a cluster X has the products with the matrix, whose rows are on the workers.
+        graph = X.graph() if hasattr(X, "graph") else divided_by_degrees(X, count_columns(X))
         with single_threaded_blas():
-            users, values, items = randomized_svd(
-                graph,
-                min(n_components, *X.shape),
-                n_iter=self.n_iter,
-                power_iteration_normalizer="QR",
-                random_state=draw_seed(generator),
-            )
+            n = min(n_components, *X.shape)
+            users, values, items = _leading(graph, n, self.n_iter, draw_seed(generator))
         roots = np.sqrt(np.where(values > _NEGLIGIBLE * values[0], values, 0))
         missing = (0, 0), (0, n_components - len(roots))
         directions = {}
-        for side, vectors in (("user", users), ("item", items.T)):
+        for side, vectors in (("user", users), ("item", items)):
             table = np.pad(vectors * roots, missing).astype(np.float32)
             lengths = np.linalg.norm(table, axis=1, keepdims=True)
             kept = lengths > _NEGLIGIBLE * lengths.max(initial=0)
             directions[side] = table / np.where(kept, lengths, np.inf)
         return directions
+
+
+def divided_by_degrees(X, item_counts):
+    """Return interactions, each divided by the root of both numbers of neighbours."""
+    lengths = np.diff(X.indptr)
+    values = 1 / np.sqrt(np.repeat(lengths, lengths) * item_counts[X.indices])
+    return with_one_index_type(csr_of(values.astype(np.float32), X.indices, X.indptr, X.shape))
+
+
+def _leading(matrix, n, n_iter, seed):
+    """Return the ``n`` leading singular vectors of a matrix, as columns, and its singular values.
+
+    The algorithm is that of scikit-learn's ``randomized_svd``, which takes no matrix that is only
+    known by its products.
+    """
+    transposed = matrix.shape[0] < matrix.shape[1]
+    tall = matrix.T if transposed else matrix
+    basis = check_random_state(seed).normal(size=(tall.shape[1], n + _OVERSAMPLES))
+    basis = basis.astype(np.float32)
+    for _ in range(n_iter):
+        basis = _orthonormal(tall.T @ _orthonormal(tall @ basis))
+    basis = _orthonormal(tall @ basis)
+    left, values, right = linalg.svd((tall.T @ basis).T, full_matrices=False)
+    left, right = svd_flip(basis @ left, right, u_based_decision=not transposed)
+    left, right = left[:, :n], right[:n].T
+    return (right, values[:n], left) if transposed else (left, values[:n], right)
+
+
+def _orthonormal(table):
+    return linalg.qr(table, mode="economic", check_finite=False)[0]

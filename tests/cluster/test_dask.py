@@ -4,6 +4,7 @@ import asyncio
 import importlib
 import pickle
 import sys
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from sklearn.preprocessing import OneHotEncoder
 from test_progress import estimators_of, says_usual_seconds
 
 import freqfm
+from freqfm._dense import unit_rows
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.optimizers import SGD
@@ -363,8 +365,6 @@ def test_partitions_carry_fields(client, name):
 
 def test_recommender_of_one_shard_is_the_plain_fit(client, histories):
     params = {"n_components": 8, "max_iter": 2, "random_state": 0, "early_stopping": True}
-    # All interactions, which a spectral start needs, are in no one place.
-    params["init"] = "xavier"
     plain = freqfm.MFRecommender(**params, n_jobs=1).fit(histories)
     X = split(histories, [0, 40, 40, 120])
     model = fdask.MFRecommender(n_shards=1, **params, n_jobs=1).fit(X)
@@ -380,6 +380,24 @@ def test_recommender_of_one_shard_is_the_plain_fit(client, histories):
     local = model.to_local()
     assert type(local) is freqfm.MFRecommender
     assert_array_equal(local.recommend(users=[3])[0], plain.recommend(users=[3])[0])
+
+
+def test_spectral_start_of_more_items_than_users(client, histories):
+    params = {"n_components": 8, "max_iter": 1, "random_state": 0, "n_jobs": 1}
+    wide = histories.T.tocsr()
+    X = split(wide, [0, 10, 10, wide.shape[0]])
+    plain, one, two = (
+        cls(**params).fit(data)
+        for cls, data in (
+            (freqfm.MFRecommender, wide),
+            (partial(fdask.MFRecommender, n_shards=1), X),
+            (partial(fdask.MFRecommender, n_shards=2), X),
+        )
+    )
+    assert_same(plain, one, ["user_factors_", "item_factors_", "loss_curve_"])
+    # Other sums, and another order of the batches.
+    cosines = np.sum(unit_rows(plain.item_factors_) * unit_rows(two.item_factors_), axis=1)
+    assert np.median(cosines) > 0.8
 
 
 def test_recommender_of_several_shards(client, histories):

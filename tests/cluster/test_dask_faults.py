@@ -39,8 +39,7 @@ from freqfm.metrics import ndcg_at_k  # noqa: E402
 pytestmark = pytest.mark.slow  # a dozen clusters
 
 USERS = [0, 30, 30, 100, 120]  # the bounds of partitions, of which one is empty
-# Of one machine too, as on a cluster: a spectral start needs all interactions in one place.
-MF = {"n_components": 4, "max_iter": 3, "random_state": 0, "n_jobs": 1, "init": "xavier"}
+MF = {"n_components": 4, "max_iter": 3, "random_state": 0, "n_jobs": 1}
 MF_ARRAYS = ("user_factors_", "item_factors_", "loss_curve_", "item_counts_")
 
 

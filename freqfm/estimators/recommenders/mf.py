@@ -165,8 +165,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         given ``weight_decay``, and "batch" without one.
     init : {"auto", "xavier", "normal", "prism", "spectral"} or Initializer, default="auto"
         Initial values of the vectors, see :mod:`freqfm.initializers`. "auto" is "spectral", which
-        takes directions from the interactions and needs half of the epochs; on a cluster, where
-        these are not in one place, it is "xavier".
+        takes directions from the interactions and needs half of the epochs.
     init_scale : float, default=None
         Scale of the initializer, for "xavier" and "normal", and of the lengths of "auto"; None is 1
         for "xavier" and "auto", and 0.1 for "normal".
@@ -312,8 +311,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "auxiliary": AUXILIARY_TERMS,
     }
     _records = {**GradientRecommender._records, "_fold_in": FoldIn}
-    #: Whether ``fit`` has all interactions in one place, as a spectral start needs.
-    _has_all_interactions = _uses_dislikes = True
+    _uses_dislikes = True
     # Whether the loss says how vectors are ranked; how many of their numbers are no coordinates.
     _has_vector_loss, _n_parts = False, 0
     #: Which users and items have features: two arrays of bool; None without features.

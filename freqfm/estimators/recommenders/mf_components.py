@@ -270,7 +270,7 @@ def _initializer(model):
     value = "xavier" if auto else model.init
     initializer = resolve("init", value, Initializer, INITIALIZERS, [scale])
     initializer = initializer.with_defaults(scale=_NORMAL_SCALE)
-    return Spectral(base=initializer) if auto and model._has_all_interactions else initializer
+    return Spectral(base=initializer) if auto else initializer
 
 
 def _stretch(initializer, shape, n_components, n_pairs):
