@@ -39,7 +39,7 @@ MODELS = {
     "vae": FastVAERecommender(4, max_iter=2, random_state=0, n_jobs=1, early_stopping=False),
     **{
         loss: MFRecommender(4, loss=loss, max_iter=2, random_state=0, n_jobs=1)
-        for loss in ("bsl", "ccl", "bpr", "directau", "mawu")
+        for loss in ("bsl", "ccl", "bpr", "directau", "mawu", "macr")
     },
     **{
         backbone: MFRecommender(4, backbone=backbone, max_iter=2, random_state=0, n_jobs=1)
@@ -93,7 +93,7 @@ def test_models_without_dislikes_are_the_same(name):
     assert made(name).fit(X)._dislikes is not None
 
 
-@each("name", ["bsl", "softmax", "psl", "slatk", "ccl", "bpr", "directau", "mawu"])
+@each("name", ["bsl", "softmax", "psl", "slatk", "ccl", "bpr", "directau", "mawu", "macr"])
 def test_every_ranking_loss_lowers_dislikes(name):
     # Items that similar users like, but that some dislike.
     model = MFRecommender(8, loss=name, max_iter=20, random_state=0, n_jobs=1)

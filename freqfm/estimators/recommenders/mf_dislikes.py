@@ -10,12 +10,12 @@ the dislike. The loss is that of the model if it is pairwise, else that of BPR, 
 A dislike so is a negative of its user whatever the loss, the sampler and the backbone are.
 """
 
+import contextlib
 import functools
 
 import numpy as np
 
 from freqfm import backends
-from freqfm._messages import shown
 from freqfm.backends.base import Batches, ContextGroup
 from freqfm.losses import BPR, PairwiseLoss
 from freqfm.samplers import Uniform
@@ -92,12 +92,6 @@ def with_dislikes_trained(task, dislikes):
             f"as often; divide their values, so that it is at most {_LARGEST_RATIO} times."
         )
     components = task.components
-    if components.loss.n_parts:
-        raise ValueError(
-            f"dislikes are trained by scores of all numbers of vectors, and the last "
-            f"{components.loss.n_parts} of loss={shown(task.model.loss)} are no coordinates; leave "
-            f"dislikes out, or choose another loss."
-        )
     loss = components.loss if isinstance(components.loss, PairwiseLoss) else BPR()
     components = components._replace(
         loss=loss,
@@ -135,4 +129,18 @@ class TrainedWithDislikes(ContextGroup):
 
     def run_epoch(self, epoch):
         """Train on every dislike and every like once; return the loss per weight of a like."""
-        return self._share * self._dislikes.run_epoch(epoch) + self._likes.run_epoch(epoch)
+        with self._coordinates():
+            of_dislikes = self._dislikes.run_epoch(epoch)
+        return self._share * of_dislikes + self._likes.run_epoch(epoch)
+
+    @contextlib.contextmanager
+    def _coordinates(self):
+        """Let numbers of vectors that are no coordinates be 0, with gradients of 0."""
+        n_parts, tables = self._likes.components.loss.n_parts, self._likes.model._tables()
+        parts = [table[:, -n_parts:] for table in tables.values()] if n_parts else []
+        kept = [part.copy() for part in parts]
+        for part in parts:
+            part[:] = 0
+        yield
+        for part, values in zip(parts, kept, strict=True):
+            part[:] = values
