@@ -106,7 +106,7 @@ def _give_up(error):
     warn_user(
         f"numba {numba.__version__} has changed what freqfm compiles faster with "
         f"({type(error).__name__}: {cut(str(error))}). Everything is compiled by numba alone: "
-        f"results differ by rounding only, first fits take two to three times as long. Install a "
+        f"results differ by rounding only, first fits take three to four times as long. Install a "
         f"version of numba that freqfm requires."
     )
 

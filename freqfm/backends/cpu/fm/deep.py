@@ -354,7 +354,8 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
 def deepfm_score(rank, size, barrier, rows, weights, scratch, scores):
     """Write the scores of CSR rows, tile by tile; ``scratch`` is a ScoreScratch.
 
-    Old rows fill the last tile, so that no score depends on how many rows there are.
+    Old rows fill the last tile, so that no score depends on how many rows there are. BLAS rounds a
+    row by its place in the tile, though.
     """
     tower, dropout = weights.dense, Dropout(scratch.no_dropout, _ZERO, 0)
     sums, squares, values = scratch.sums[0, rank], scratch.sums[1, rank], scratch.values[rank]
