@@ -23,6 +23,7 @@ from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import split_interactions
 from freqfm.estimators.training import FitCallbacks
+from freqfm.initializers import Spectral
 from freqfm.initializers._spectral import divided_by_degrees
 
 
@@ -302,8 +303,9 @@ class MFRecommender(OnCluster, mf.MFRecommender):
                 f"{axis}={shown(getattr(self, axis))} does not train on a cluster; leave it out, "
                 f"or use freqfm.MFRecommender on one machine."
             )
-        initializer = components.initializer
-        if initializer.needs_interactions and not initializer.needs_products:
+        # Of the interactions, a spectral start needs the products with their matrix alone.
+        is_spectral = type(components.initializer).directions is Spectral.directions
+        if components.initializer.needs_interactions and not is_spectral:
             raise ValueError(
                 f"init={shown(self.init)} needs all interactions in one place, and they are on the "
                 f"workers; choose 'spectral', or freqfm.MFRecommender on one machine."

@@ -14,8 +14,6 @@ class Initializer(Component):
     lengths_matter = False
     #: Whether rows of users and items start in directions that follow from their interactions.
     needs_interactions = False
-    #: Whether products with the matrix of interactions suffice, which a cluster computes.
-    needs_products = False
     #: How much of a random row is added to its direction.
     noise = 0.0
 

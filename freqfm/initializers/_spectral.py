@@ -73,7 +73,7 @@ class Spectral(Initializer):
         "base": [Initializer, None],
         "n_iter": POSITIVE_INTEGER,
     }
-    needs_interactions, needs_products = True, True
+    needs_interactions = True
 
     def __init__(self, noise: float = 0.3, *, base: Initializer | None = None, n_iter: int = 4):
         self.noise = noise

@@ -153,12 +153,17 @@ def test_other_directions_are_refused_on_a_cluster():
     class Directed(XavierUniform):
         needs_interactions = True
 
+    class Turned(Spectral):
+        def directions(self, X, n_components, generator, n_threads):
+            return super().directions(X[::-1], n_components, generator, n_threads)
+
     X = make_interactions(60, 40, 500, random_state=0)
     X.parts = [X]
-    model = freqfm.dask.MFRecommender(init=Directed())
-    model._n_known_interactions = 0
-    with pytest.raises(ValueError, match="init=.* needs all interactions in one place"):
-        model._resolve_components(X, X)
+    for init in (Directed(), Turned()):
+        model = freqfm.dask.MFRecommender(init=init)
+        model._n_known_interactions = 0
+        with pytest.raises(ValueError, match="init=.* needs all interactions in one place"):
+            model._resolve_components(X, X)
 
 
 def test_parameters_are_checked():
