@@ -270,7 +270,7 @@ class GraphFilterRecommender(ItemWeightsRecommender):
             block += (sources[part] @ matrix).toarray()
             rows = np.arange(part.stop - part.start)
             block[rows, part.start + rows] = 0
-            block[abs(block) <= _ROUNDING * np.outer(lengths[part], reach)] = 0
+            block[abs(block) <= _ROUNDING * lengths[part, None] * reach] = 0
             # Vectors of equal eigenvalues mix items that no users connect.
             block[graph.parts[part, None] != graph.parts] = 0
             best = np.argpartition(block, n_items - k, axis=1)[:, n_items - k :]
