@@ -399,7 +399,7 @@ def test_without_a_name_of_numba_its_compiler_is_taken(owner, name):
     with pytest.MonkeyPatch.context() as patch:
         import_without(patch, compiler, owner, name)
         patch.setattr(jit, "_failures", [])
-        with pytest.warns(UserWarning, match=f"Error: .*{name}.* take two to three"):
+        with pytest.warns(UserWarning, match=f"Error: .*{name}.* take three to four"):
             assert jit._cheaper() is None
 
 

@@ -82,7 +82,15 @@ MAY_IMPORT = {
         "model_selection",
         "reranking",
     },
-    "dask": {"_input", "_messages", "_versions", "callbacks", "estimators", "formulas"},
+    "dask": {
+        "_input",
+        "_messages",
+        "_versions",
+        "callbacks",
+        "estimators",
+        "formulas",
+        "initializers",
+    },
     "__init__": {
         *BELOW_AXES,
         *AXES,
