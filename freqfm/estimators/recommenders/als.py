@@ -334,6 +334,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
 
     _records = {**TrainedRecommender._records, "_objective": Objective}
     _keeps_weights = _uses_dislikes = True
+    _weights_in_fit, _weights_in_histories = (1e-6, 1e10), (0.0, 1e10)
 
     _parameter_constraints: ClassVar = {
         **TrainedRecommender._parameter_constraints,

@@ -50,9 +50,8 @@ from freqfm.reranking._lists import relevances
 # Candidates from which diverse items are chosen at a time.
 _PLACES = 1 << 20
 
-# The least that the largest weight may be, in ``fit`` and in histories, and the most: float32 loses
-# the squares of others, or products of these with a model.
-_LEAST_WEIGHT, _LEAST_IN_HISTORIES, _MOST_WEIGHT = 1e-6, 1e-20, 1e10
+# What weights may add up to.
+_LARGEST = float(np.finfo(np.float32).max)
 
 # The share of each row that ``score`` holds out if it is not given ``y``.
 _HELD_OUT = 0.2
@@ -90,6 +89,9 @@ class BaseRecommender(
     _uses_dislikes = False
     #: Whether the weights of interactions are kept with the history.
     _keeps_weights = False
+    #: The least and the most that the largest weight may be, in ``fit`` and in histories: of others
+    #: float32 loses squares, or products with the model.
+    _weights_in_fit = _weights_in_histories = 0.0, _LARGEST
     _advice_for_missing = (
         "A missing value means no interaction: fill it with 0, X.fillna(0) or np.nan_to_num(X)."
     )
@@ -238,7 +240,8 @@ class BaseRecommender(
             self._refuse_transposed(getattr(X, "shape", ()))
         given = getattr(X, "data", None) if sparse.issparse(X) else X
         X, _ = validate_rows(self, X, reset=reset)
-        _refuse_extreme_weights(given, X, _LEAST_WEIGHT if reset else _LEAST_IN_HISTORIES)
+        limits = self._weights_in_fit if reset else self._weights_in_histories
+        _refuse_extreme_weights(given, X, *limits)
         return X
 
     def _validate_more(self, X):
@@ -732,7 +735,7 @@ class BaseRecommender(
         )
 
 
-def _refuse_extreme_weights(given, X, least):
+def _refuse_extreme_weights(given, X, least, most):
     """Raise if weights are not finite, or leave float32 in what is computed from them.
 
     Parameters
@@ -740,16 +743,17 @@ def _refuse_extreme_weights(given, X, least):
     given : object
         The numbers that X is made of, maybe in float64, with others that are 0.
     X : csr_array
-    least : float
-        What the largest weight is at least.
+    least, most : float
+        Limits of the largest weight.
     """
-    largest = max(X.data.max(initial=0), -X.data.min(initial=0))
+    weights = abs(X.data) if X.nnz and X.data.min() < 0 else X.data
+    largest, total = weights.max(initial=0), weights.sum(dtype=np.float64)
     # Catches NaN too, which scikit-learn lets pass if configured to assume finite input.
-    if X.nnz and not least <= largest <= _MOST_WEIGHT:
+    if X.nnz and not (least <= largest <= most and total <= _LARGEST):
         raise ValueError(
-            f"X holds weights of interactions of up to {largest:.3g}, but their largest must be "
-            f"from {least:g} to {_MOST_WEIGHT:g}; drop NaN and infinity, and scale the others, to "
-            f"1 on average for instance."
+            f"X holds weights of interactions of up to {largest:.3g}, {total:.3g} in all, which "
+            f"float32 is too narrow for: their largest must be from {least:g} to {most:g}. Drop "
+            f"NaN and infinity, and scale the others, to 1 on average for instance."
         )
     if isinstance(given, np.ndarray) and given.dtype == np.float64:
         lost = (given != 0) & (abs(given) < np.finfo(np.float32).smallest_subnormal)

@@ -29,6 +29,7 @@ class ItemWeightsRecommender(BaseRecommender):
     """
 
     _keeps_weights = True
+    _weights_in_fit, _weights_in_histories = (1e-6, 1e10), (1e-20, 1e10)
     # Predictions are sparse products, of the CPU.
     device = "cpu"
 
