@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
-from freqfm._numba.prefetch import prefetch_row
+from freqfm._numba.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.cpu.fm.batch import (
     ENTRIES_AHEAD,
     Along,
@@ -34,11 +34,36 @@ def _score_pair(p, q, rows, weights):
 
 
 @inlined
+def _sum_pair(p, q, rows, weights, sums):
+    """Do what ``sum_row`` does for a row of two entries, in one loop."""
+    last = np.uint64(rows.token.shape[0] - 1)
+    for ahead in (min(p + ENTRIES_AHEAD, last), min(q + ENTRIES_AHEAD, last)):
+        prefetch_row(weights.factors, rows.token[ahead])
+        prefetch_element(weights.linear, rows.token[ahead])
+    i, j = np.uint64(rows.token[p]), np.uint64(rows.token[q])
+    x, y = rows.value[p], rows.value[q]
+    product, norm = ZERO, ZERO
+    for f in range(np.uint64(weights.factors.shape[1])):
+        one, two = x * weights.factors[i, f], y * weights.factors[j, f]
+        total = one + two
+        sums[f] = total
+        norm += total * total
+        product += one * two
+    linear = x * weights.linear[i] + y * weights.linear[j]
+    return weights.intercept[0] + linear + product, norm, ONE + abs(x) + abs(y)
+
+
+@inlined
 def _score_rows(begin, end, weights, batch, sums, squares, scratch):
     """Write the scores of rows, their sums of x v, and bounds of the scores' curvature."""
     rows = rows_of(batch)
     for j in range(begin, end):
-        scratch.scores[j], norm, reach = sum_row(j, rows, weights, sums[j], squares)
+        p = np.uint64(rows.indptr[j])
+        if np.uint64(rows.indptr[j + _ONE]) - p == _TWO:
+            score, norm, reach = _sum_pair(p, p + _ONE, rows, weights, sums[j])
+        else:
+            score, norm, reach = sum_row(j, rows, weights, sums[j], squares)
+        scratch.scores[j] = score
         scratch.curvatures[j] = reach * (ONE + norm)
 
 
