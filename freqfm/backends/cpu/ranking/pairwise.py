@@ -39,7 +39,7 @@ from freqfm.formulas.search import first_above
 
 # An item is prefetched this many items before it is scored, and what the user of a row needs this
 # many rows before.
-_AHEAD, _ROWS_AHEAD = 32, 8
+_AHEAD, _ROWS_AHEAD = 16, 8
 
 
 class Pairwise(NamedTuple):
@@ -85,10 +85,13 @@ def _rows_of_member(member, batch):
 
 @inlined
 def _list_items(begin, end, batch, pairwise, occurrences):
-    """List each positive and then its negatives, each with its row; return where the list ends."""
+    """List each positive and then its negatives, each with its row.
+
+    Where the list of this thread's rows begins and ends is returned.
+    """
     starts, first = batch.data.row_starts, batch.first_row
     n_negatives = pairwise.negatives.shape[1]
-    at = (starts[first + begin] - batch.first_pair) * (1 + n_negatives)
+    first_at = at = (starts[first + begin] - batch.first_pair) * (1 + n_negatives)
     for r in range(begin, end):
         for p in range(starts[first + r], starts[first + r + 1]):
             occurrences.tokens[at] = batch.data.items[p]
@@ -98,7 +101,7 @@ def _list_items(begin, end, batch, pairwise, occurrences):
                 occurrences.tokens[at] = pairwise.negatives[p - batch.first_pair_of_call, j]
                 occurrences.rows[at] = r
             at += 1
-    return at
+    return first_at, at
 
 
 @inlined
@@ -109,6 +112,15 @@ def _prefetch_user(r, batch, pairwise, users):
     prefetch_user(r, batch, users.table.weights)
     for at in range(pairwise.known_starts[u], pairwise.known_ends[u], LINE):
         prefetch_element(pairwise.known_items, at)
+
+
+@inlined
+def _prefetch_first(begin, end, first, last, batch, pairwise, users, items):
+    """Prefetch what the first rows of a thread need; the others follow as these are trained."""
+    for r in range(begin, min(begin + _ROWS_AHEAD, end)):
+        _prefetch_user(r, batch, pairwise, users)
+    for q in range(first, min(first + _AHEAD, last)):
+        prefetch_row(items.table.weights, np.uint64(items.occurrences.tokens[q]))
 
 
 @inlined
@@ -137,15 +149,16 @@ def _learn_positive(p, r, end, batch, pairwise, items, scratch):
     weight = batch.data.weights[p]
     factor = inverse * np.float32(batch.scale)
     first = (p - batch.first_pair) * (1 + n_negatives)
+    last = first + n_negatives
     score, scale = _score(first, end, unit, table, tokens, pairwise.cosine)
     loss = 0.0
-    total = ZERO
+    total, last_scale = ZERO, ONE
     ended = False
-    for q in range(first + 1, first + 1 + n_negatives):
+    for q in range(first + 1, last + 1):
         if ended:
             multiples[q] = ZERO
             continue
-        other, other_scale = _score(q, end, unit, table, tokens, pairwise.cosine)
+        other, last_scale = _score(q, end, unit, table, tokens, pairwise.cosine)
         multiples[q] = ZERO
         if is_known(pairwise, u, tokens[q]):
             continue
@@ -157,9 +170,15 @@ def _learn_positive(p, r, end, batch, pairwise, items, scratch):
         loss += share * value
         total += factor * share * by_positive
         multiples[q] = factor * share * by_negative
-        add_multiple(multiples[q] * other_scale, table[np.uint64(tokens[q])], gradient)
+        if q < last:
+            add_multiple(multiples[q] * last_scale, table[np.uint64(tokens[q])], gradient)
     multiples[first] = total
-    add_multiple(total * scale, table[np.uint64(tokens[first])], gradient)
+    # In one loop with the last negative, which most often is the only one: beginning a loop takes
+    # as long as a vector of 64 numbers.
+    one, two = table[np.uint64(tokens[first])], table[np.uint64(tokens[last])]
+    x, y = total * scale, multiples[last] * last_scale
+    for f in range(gradient.shape[0]):
+        gradient[f] += x * one[f] + y * two[f]
     return loss
 
 
@@ -204,10 +223,13 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
         n_occurrences = batch.n_pairs * (1 + pairwise.negatives.shape[1])
         begin, end = _rows_of_member(member, batch)
         list_users(begin, end, batch, users.occurrences)
-        last = _list_items(begin, end, batch, pairwise, items.occurrences)
+        first, last = _list_items(begin, end, batch, pairwise, items.occurrences)
         if step.rule.catch_up != CATCH_UP_NONE:
             catch_up_batch(member, n_users, users, n_occurrences, items, now)
+        _prefetch_first(begin, end, first, last, batch, pairwise, users, items)
         for r in range(begin, end):
+            if r + 2 * _ROWS_AHEAD < end:
+                prefetch_element(pairwise.known_starts, user_of(batch, r + 2 * _ROWS_AHEAD))
             if r + _ROWS_AHEAD < end:
                 _prefetch_user(r + _ROWS_AHEAD, batch, pairwise, users)
             _learn_row(r, last, batch, pairwise, users, items, scratch)
