@@ -1,14 +1,15 @@
 """Tables with a row for each item, such as features and categories, and lists of their items."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from numbers import Number
 
 import numpy as np
 from scipy import sparse
 
-from freqfm._input.ids import as_ids, as_list, find_codes, is_missing, unique_codes
+from freqfm._input.frames import is_frame
+from freqfm._input.ids import as_floats, as_ids, as_list, find_codes, is_missing, unique_codes
 from freqfm._input.validation import as_array, checked_csr
-from freqfm._messages import shorten
+from freqfm._messages import shorten, shown
 
 
 def number_table(name, table, n_items=None):
@@ -28,7 +29,7 @@ def number_table(name, table, n_items=None):
         If it is not a matrix of finite numbers.
     """
     is_sparse = sparse.issparse(table)
-    table = checked_csr(table, name) if is_sparse else as_array(name, table)
+    table = checked_csr(table, name) if is_sparse else _as_numbers(as_array(name, table))
     if table.ndim != 2 or not all(table.shape):
         raise ValueError(
             f"{name} must be a matrix with a row for each item, of one column or more; got the "
@@ -59,21 +60,35 @@ def category_shares(categories):
     Parameters
     ----------
     categories : {array-like, sparse matrix}
-        Numbers of shape (n_items, n_categories), which are divided by their sums; or a label for
-        each item, or a list of labels. Missing ones are none.
+        What is two-dimensional, a sparse matrix, an array or a DataFrame of numbers, holds weights
+        of shape (n_items, n_categories), which are divided by their sums. All else, lists of lists
+        too, holds a label for each item, or a list of labels. Missing ones are none.
 
     Raises
     ------
     TypeError, ValueError
-        If they cannot be read as such, or a number is negative.
+        If they cannot be read as such, a weight is negative, or lists look like rows of weights.
     """
+    if isinstance(categories, (str, bytes, Mapping, Set)):
+        raise TypeError(
+            f"categories={shown(categories)} has no order of items; give a label, or a list of "
+            f"labels, for each of them."
+        )
+    if not _is_table(categories):
+        rows = _as_rows(categories)
+        if isinstance(categories, (list, tuple)):
+            _refuse_weights("categories", rows)
+        return _shares_of_labels(rows)
     if not sparse.issparse(categories):
-        rows = as_list(categories)
-        rows = np.asarray(rows) if hasattr(rows, "__array__") else list(rows)
-        if not _are_numbers(rows):
-            return _shares_of_labels(rows)
-        categories = rows
+        categories = _as_numbers(as_array("categories", categories))
+        if categories.dtype.kind not in "biuf":
+            return _shares_of_labels(list(categories))
     shares = sparse.csr_array(number_table("categories", categories), dtype=np.float64)
+    if shares.shape[1] == 1 and not np.isin(shares.data, (0, 1)).all():
+        raise ValueError(
+            "categories is a matrix of weights with one column, by which all items are alike; "
+            "give labels as a vector, that column alone."
+        )
     return _divided_by_sums("categories", shares)
 
 
@@ -83,8 +98,8 @@ def history_shares(history, n_users, n_items, item_ids=None):
     Parameters
     ----------
     history : sparse matrix, ndarray of shape (n_users, n_items), or list of n_users lists
-        Weights of items, or the items of each user, by indices or ids; what occurs twice counts
-        twice. For one user also a list of items.
+        Weights of items, of which negative ones are dislikes and not counted, or the items of each
+        user, by indices or ids; what occurs twice counts twice. For one user also a list of items.
     n_users, n_items : int
     item_ids : array-like of shape (n_items,), default=None
         See :func:`codes_of`.
@@ -92,18 +107,21 @@ def history_shares(history, n_users, n_items, item_ids=None):
     Raises
     ------
     TypeError, ValueError
-        If there is not a history for each user, an item is unknown, or a weight is negative.
+        If there is not a history for each user, an item is unknown, or lists look like rows of
+        weights.
     """
-    if sparse.issparse(history) or getattr(history, "ndim", 1) == 2:
+    if _is_table(history):
         table = sparse.csr_array(number_table("history", history), dtype=np.float64)
+        table.data = np.maximum(table.data, 0)
     else:
-        lists = as_list(history)
-        lists = list(lists) if _is_list(lists) else [lists]
+        lists = _as_rows(history)
         if n_users == 1 and not (len(lists) == 1 and _is_list(lists[0])):
             lists = [lists]
         if not all(map(_is_list, lists)):
             raise TypeError("history must be a matrix, or a list of the items of each user.")
         lists = [list(as_list(one)) for one in lists]
+        if n_items > 2 and all(len(one) == n_items for one in lists):
+            _refuse_weights("history", lists)
         items = as_ids([item for one in lists for item in one], "history")
         codes = codes_of("history", items, n_items, item_ids)
         rows = np.repeat(np.arange(len(lists)), [len(one) for one in lists])
@@ -173,11 +191,46 @@ def _is_list(one):
     return isinstance(one, (list, tuple, Set, np.ndarray))
 
 
-def _are_numbers(rows):
-    """Return whether rows are those of a matrix of numbers, rather than labels."""
-    if isinstance(rows, np.ndarray):
-        return rows.ndim == 2 and rows.dtype.kind in "biuf"
-    return all(_is_list(row) and all(isinstance(one, Number) for one in row) for row in rows)
+def _is_table(values):
+    """Return whether values have rows and columns, which lists of lists have not."""
+    return sparse.issparse(values) or is_frame(values) or getattr(values, "ndim", 1) > 1
+
+
+def _as_rows(values):
+    """Return the elements of a list, a vector or a column as a list; a single value is one."""
+    values = as_list(values)
+    values = np.asarray(values) if hasattr(values, "__array__") else values
+    return list(values) if _is_list(values) else [values]
+
+
+def _as_numbers(array):
+    """Return an array of objects, as of a DataFrame of several types, as numbers if all are."""
+    if array.dtype.kind == "O":
+        types = set(map(type, array.ravel().tolist()))
+        if all(issubclass(one, (Number, np.bool_)) for one in types):
+            numbers = as_floats(array)
+            return array if numbers is None else numbers
+    return array
+
+
+def _refuse_weights(name, rows):
+    """Raise if lists that should hold labels, or items, look like rows of a matrix of weights.
+
+    These are equally long, and repeat numbers, such as zeros, or hold fractions.
+    """
+    lengths = {len(row) if isinstance(row, (list, tuple, np.ndarray)) else 0 for row in rows}
+    if len(lengths) != 1 or lengths <= {0, 1}:
+        return
+    numbers = _as_numbers(np.array(rows, dtype=object))
+    if numbers.ndim != 2 or numbers.dtype.kind == "O":
+        return
+    repeated = (np.diff(np.sort(numbers)) == 0).any()
+    binary = lengths == {2} and np.isin(numbers, (0, 1)).all()
+    if repeated or binary or (numbers[np.isfinite(numbers)] % 1 != 0).any():
+        raise ValueError(
+            f"{name} is a list of lists such as {shown(rows[0])}, which look like rows of a matrix "
+            f"of weights; give weights as an array, np.array({name}), and other lists as sets."
+        )
 
 
 def _shares_of_labels(rows):

@@ -224,9 +224,10 @@ def miscalibration_at_k(
     ranked : array-like of int, of shape (n_users, n_ranked)
         As in :func:`coverage_at_k`.
     categories : {array-like, sparse matrix}
-        A label for each item, a list of labels, or numbers of shape (n_items, n_categories), as in
+        A label for each item, a list of labels, or weights of shape (n_items, n_categories), as in
         :func:`freqfm.reranking.calibrate`.
-    history : sparse matrix or ndarray of shape (n_users, n_items), or list of n_users lists
+    history : sparse matrix, ndarray or DataFrame of shape (n_users, n_items), or list of n_users \
+            lists
         What the users had, likewise.
     k : int, default=None
         As in :func:`coverage_at_k`.

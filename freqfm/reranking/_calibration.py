@@ -47,12 +47,15 @@ def calibrate(
     scores : array-like of the same shape
         Of the candidates.
     categories : {array-like, sparse matrix}
-        A label for each item, such as a column of a DataFrame; or a list of labels for each, which
-        share it equally; or numbers of shape (n_items, n_categories), shares or counts. Items
-        without category count as items of the list only.
-    history : sparse matrix or ndarray of shape (n_users, n_items), or list of n_users lists
-        What the users had: a matrix of weights of the items, as ``fit`` takes it, or the items
-        of each user. A user whose history has no category gets the order of the scores.
+        A label for each item, such as a column of a DataFrame, or a list of labels for each, which
+        share it equally; or weights of shape (n_items, n_categories), shares or counts, as an
+        array, a sparse matrix or a DataFrame of numbers: numbers in lists of lists are labels.
+        Items without category count as items of the list only.
+    history : sparse matrix, ndarray or DataFrame of shape (n_users, n_items), or list of n_users \
+            lists
+        What the users had: a matrix of weights of the items, as ``fit`` takes it, whose negative
+        values, dislikes, are not counted; or the items of each user. A user whose history has no
+        category gets the order of the scores.
     weight : float, default=0.5
         Of calibration: from 0, the order of the scores, to 1, where only shares count.
     n_recommendations : int, default=None

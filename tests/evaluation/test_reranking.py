@@ -3,6 +3,9 @@
 import math
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
@@ -156,9 +159,6 @@ def test_miscalibration_is_the_divergence(lists):
 
 
 def test_calibrate_takes_any_form_of_the_same(lists):
-    import pandas as pd
-    import polars as pl
-
     labels = [GENRES[i % 5] for i in range(N_ITEMS)]
     X = (history() > 0) * 1.0
     expected, _ = calibrate(*lists, labels, X, 0.5, 8)
@@ -185,6 +185,72 @@ def test_calibrate_takes_any_form_of_the_same(lists):
     assert_array_equal(found, np.where(expected >= 0, np.array(ids, object)[expected], None))
     one, _ = calibrate(lists[0][0], lists[1][0], labels, items_of[0], 0.5, 8)
     assert_array_equal(one, expected[0])
+
+
+MIXED = [[True, 0], [True, 0], [False, 1]]
+
+
+@each(
+    "categories",
+    [
+        [28, 28, 35],
+        [[28], [28], [35]],
+        ((28,), (28,), (35,)),
+        [{28}, frozenset([28]), {35}],
+        [[28, None], [28, None], [35, None]],
+        [[28.0, np.nan], [28.0, np.nan], [35.0, np.nan]],
+        [[True], [True], [False]],
+        [True, True, False],
+        [["28"], ["28"], ["35"]],
+        [np.array([28]), np.array([28]), np.array([35])],
+        np.array([28, 28, 35]),
+        pd.Series([[28], [28], [35]]),
+        pd.Series([28, 28, None], dtype="Int64").fillna(35),
+        pl.Series([[28], [28], [35]]),
+        pl.Series([[28], [28], [35]], dtype=pl.Array(pl.Int64, 1)),
+        pa.array([[28], [28], [35]]),
+        pa.chunked_array([[28], [28, 35]]),
+        # What has columns holds weights.
+        np.array([[2.0, 0], [2, 0], [0, 7]]),
+        np.array(MIXED, dtype=object),
+        pd.DataFrame({"film": [True, True, False], "song": [0, 0, 1]}),
+        pd.DataFrame({"film": [True, True, False], "song": [False, False, True]}, dtype="boolean"),
+        pl.DataFrame({"film": [1, 1, 0], "song": [0, 0, 1]}),
+        pa.table({"film": [1, 1, 0], "song": [0, 0, 1]}),
+        sparse.csc_array([[1, 0], [1, 0], [0, 1]]),
+    ],
+)
+def test_what_has_columns_holds_weights_and_all_else_labels(categories):
+    for history in ([2], [[2]], {2}, pd.Series([2]), pd.Series([[2]]), np.array([[0, 0, 4]])):
+        assert calibrate([0, 1, 2], [3, 2, 1], categories, history, 1.0)[0].tolist() == [2, 0, 1]
+    found = [miscalibration_at_k([[item]], categories, [[2]]) for item in range(3)]
+    assert_allclose(found, [-math.log(0.01), -math.log(0.01), 0], atol=1e-12)
+
+
+def test_labels_that_are_numbers_are_those_of_strings(lists):
+    generator, X = np.random.default_rng(5), history()
+    for n in (1, 2, 3, None):
+        labels = [
+            (2 + generator.permutation(6)[: n or generator.integers(0, 4)]).tolist()
+            for _ in range(N_ITEMS)
+        ]
+        named = [[f"genre {one}" for one in row] for row in labels]
+        expected = calibrate(*lists, named, X, 0.7, 8)[0]
+        for same in (labels, list(map(tuple, labels)), list(map(set, labels)), pd.Series(labels)):
+            assert_array_equal(calibrate(*lists, same, X, 0.7, 8)[0], expected)
+
+
+def test_dislikes_are_no_part_of_what_users_had(lists):
+    (counts, _), X = category_matrix(), history()
+    signed = np.where((X == 0) & (np.random.default_rng(6).random(X.shape) < 0.2), -2, X)
+    assert (signed < 0).any()
+    expected = calibrate(*lists, counts, X, 0.5, 8)[0], miscalibration_at_k(lists[0], counts, X)
+    for had in (signed, sparse.csr_array(signed), pd.DataFrame(signed), pl.DataFrame(signed)):
+        assert_array_equal(calibrate(*lists, counts, had, 0.5, 8)[0], expected[0])
+        assert miscalibration_at_k(lists[0], counts, had) == expected[1]
+    # Whoever has dislikes alone gets the order of the scores.
+    found, _ = calibrate([0, 1, 2], [3, 2, 1], ["a", "a", "b"], -np.eye(3)[2:], 1.0)
+    assert found.tolist() == [0, 1, 2]
 
 
 def test_large_inputs_are_cut_into_parts(lists, monkeypatch):
@@ -224,7 +290,7 @@ TABLE = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
 def test_bad_lists_are_refused(changed, words):
     for function, given in (
         (diversify, {"item_vectors": TABLE}),
-        (calibrate, {"categories": TABLE, "history": np.ones((1, 3))}),
+        (calibrate, {"categories": np.array(TABLE), "history": np.ones((1, 3))}),
     ):
         with pytest.raises((TypeError, ValueError)) as error:
             function(**BASE | given | changed)
@@ -240,10 +306,24 @@ def test_bad_lists_are_refused(changed, words):
         (diversify, {"item_vectors": TABLE, "diversity": 1.5}, "diversity=1.5"),
         (diversify, {"item_vectors": TABLE, "diversity": True}, "diversity=True"),
         (calibrate, {"weight": -1}, "weight=-1"),
-        (calibrate, {"categories": [[-1, 2], [1, 1], [0, 1]]}, "categories holds the negative"),
+        (
+            calibrate,
+            {"categories": np.array([[-1, 2], [1, 1], [0, 1]])},
+            "categories holds the negative",
+        ),
+        (calibrate, {"categories": [[1, 0, 0], [0, 2, 1], [0, 1, 0]]}, "np.array(categories)"),
+        (calibrate, {"categories": [[0.3, 0.7], [1, 0], [0, 1]]}, "np.array(categories)"),
+        (calibrate, {"categories": [(True, False), (False, True), (True, False)]}, "rows of a m"),
+        (calibrate, {"categories": [[28], [0.5], [1, "b"]]}, "categories holds values of the"),
+        (calibrate, {"categories": np.array([[28], [28], [35]])}, "categories is a matrix of we"),
+        (calibrate, {"categories": pd.DataFrame({"genre": [3, 3, 5]})}, "with one column"),
+        (calibrate, {"categories": "abc"}, "categories='abc' has no order"),
+        (calibrate, {"categories": {"a", "b", "c"}}, "has no order of items"),
+        (calibrate, {"categories": {0: "a", 1: "b", 2: "c"}}, "has no order of items"),
         (calibrate, {"categories": [None, None, None]}, "categories holds no category"),
         (calibrate, {"categories": ["a", 1, "b"]}, "categories"),
-        (calibrate, {"history": -np.ones((1, 3))}, "history holds the negative"),
+        (calibrate, {"history": [[0, 0, 1]]}, "np.array(history)"),
+        (calibrate, {"history": [[1, 0.5, 0.2]]}, "np.array(history)"),
         (calibrate, {"history": np.ones((2, 3))}, "history is of 2 users"),
         (calibrate, {"history": [[0], [1]]}, "history"),
         (calibrate, {"history": [[5]]}, "history holds 5"),
