@@ -44,6 +44,8 @@ class InteractionTable:
     ----------
     X : array-like or DataFrame of shape (n_interactions, n_columns)
         Users and items may also be in the index of a Series or DataFrame, as pandas groups them.
+    name : str, default="X"
+        Of the argument, for errors. Others than "X" may have no rows.
 
     Attributes
     ----------
@@ -63,15 +65,15 @@ class InteractionTable:
         cannot be read.
     """
 
-    def __init__(self, X):
+    def __init__(self, X, name="X"):
         X = with_groups(X)
-        self.names, self.all_names, self.given = None, None, X
+        self.names, self.all_names, self.given, self._name = None, None, X, name
         if is_frame(X):
-            names, self._native = open_frame(X)
+            names, self._native = open_frame(X, name)
             twice = [name for name, n in Counter(map(str, names)).items() if n > 1]
             if twice:
                 raise ValueError(
-                    f"X has several columns of the name {shorten(twice)}; rename them."
+                    f"{name} has several columns of the name {shorten(twice)}; rename them."
                 )
             self.shape = X.shape[0], len(names)
             if not all(isinstance(name, Integral) for name in names):
@@ -98,7 +100,7 @@ class InteractionTable:
             )
             self.shape = X.shape
             self._native = X.T.__getitem__
-        if self.shape[0] == 0:
+        if self.shape[0] == 0 and name == "X":
             raise ValueError(
                 f"X has 0 sample(s) (shape={self.shape}) while a minimum of 1 is required: give at "
                 f"least one interaction."
@@ -169,16 +171,16 @@ class InteractionTable:
             if self.names is not None:
                 found = f"which has {shorten(self.names)}"
             raise ValueError(
-                f"{role}={shown(key)} is not a column of X, {found}; name one of its columns, or "
-                f"give a position{ADVICE_FOR_NONE.get(role, '')}."
+                f"{role}={shown(key)} is not a column of {self._name}, {found}; name one of its "
+                f"columns, or give a position{ADVICE_FOR_NONE.get(role, '')}."
             )
         if not isinstance(key, Integral) or isinstance(key, bool):
             raise TypeError(f"{role}={shown(key)} must be a column's position or name, or 'auto'.")
         n_columns = self.shape[1]
         if not -n_columns <= key < n_columns:
             raise ValueError(
-                f"{role}={key} is not a column of X, which has {n_columns} columns; give a "
-                f"position from 0 to {n_columns - 1}."
+                f"{role}={key} is not a column of {self._name}, which has {n_columns} columns; "
+                f"give a position from 0 to {n_columns - 1}."
             )
         return int(key) % n_columns
 

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
@@ -240,6 +241,61 @@ def test_what_cannot_be_used_is_refused(params, kind, message):
         InteractionRecommender(**{"context": ["hour"], "value": None} | params).fit(made())
 
 
+def assert_same_lists(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_a_context_is_taken_in_any_form(model):
+    users, row = ["u3", "u8"], {"hour": 8, "device": "pc"}
+    first = model.recommend(users, context=pd.DataFrame([row]))
+    rows = pd.DataFrame([row, {"hour": 16, "device": None}])
+    both = model.recommend(users, context=rows)
+    assert (both[1] != first[1]).any()
+    for one in (
+        [8, "pc"],
+        (8, "pc"),
+        [[8, "pc"]],
+        np.array([8, "pc"], dtype=object),
+        row,
+        [row],
+        pd.Series(row),
+        pd.Series({"device": "pc", "user": "u3", "hour": 8}),
+        pl.DataFrame([row]),
+        {"hour": [8, 8], "device": "pc"},
+    ):
+        assert_same_lists(model.recommend(users, context=one), first)
+        pairs = model.predict_pairs(users, ["i3", "i4"], context=one)
+        assert_array_equal(pairs, model.predict_pairs(users, ["i3", "i4"], context=row))
+    for many in (rows.to_dict("records"), rows.to_dict("list"), rows.to_numpy().tolist()):
+        assert_same_lists(model.recommend(users, context=many), both)
+    assert len(model.predict_pairs("u3", "i3", context=row)) == 1
+    shares = model.explain("u3", "i3", context=row).context
+    assert shares == model.explain("u3", "i3", context=[8, "pc"]).context
+    hours = InteractionRecommender(clone(MF), context=["hour"], value=None).fit(made())
+    expected = hours.recommend(users, context={"hour": [8, 16]})
+    for column in ([8, 16], np.array([8, 16]), pd.Series([8, 16], name="hour"), pl.Series([8, 16])):
+        assert_same_lists(hours.recommend(users, context=column), expected)
+    assert_same_lists(hours.recommend("u3", context=8), hours.recommend("u3", context=[[8]]))
+
+
+def test_no_users_get_no_lists_in_a_context(model):
+    for context in (
+        made()[:0],
+        made()[:0][COLUMNS],
+        np.zeros((0, 2)),
+        [],
+        {"hour": 8, "device": []},
+    ):
+        assert [of.shape for of in model.recommend([], context=context)] == [(0, 10)] * 2
+        assert model.predict_pairs([], [], context=context).shape == (0,)
+        with pytest.raises(ValueError, match="context has 0 rows, but there are 1 users"):
+            model.recommend("u3", context=context)
+    matrix = model.estimator_
+    for context in (np.zeros((0, 5)), np.zeros((1, 5))):
+        assert [of.shape for of in matrix.recommend(users=[], context=context)] == [(0, 10)] * 2
+
+
 def test_malformed_contexts_are_refused(model):
     plain = InteractionRecommender(clone(MF), value=None).fit(made())
     cases = (
@@ -249,6 +305,15 @@ def test_malformed_contexts_are_refused(model):
         (model, pd.DataFrame({"hour": [8]}), "'device' is not a column"),
         (model, [[8, "pc"]] * 3, "has 3 rows, but there are 1 users"),
         (model, {"hour": "eight", "device": "pc"}, "hour"),
+        (model, 8, r"context=8 must hold a row of \['hour', 'device'\]"),
+        (model, [[8, "pc"], [8]], r"context=\[\[8, 'pc'\], \[8\]\] must hold a row of"),
+        (model, [{"hour": 8}, 8], r"context=\[\{'hour': 8\}, 8\] must hold a row of"),
+        (model, [{"hour": 8}], r"context has no \['device'\]"),
+        (model, {8, "pc"}, "must hold a row of"),
+        (model, pd.Series([8, 16], name="hour"), "must hold a row of"),
+        (model, {"hour": [8, 8], "device": ["pc"] * 3}, "context has columns of 2 and 3 values"),
+        (model, pl.DataFrame({"hour": [8]}).lazy(), "context of type LazyFrame"),
+        (model, pd.DataFrame([[8, 8]], columns=["hour"] * 2), "context has several columns"),
     )
     for given, context, message in cases:
         with pytest.raises((ValueError, TypeError), match=message):

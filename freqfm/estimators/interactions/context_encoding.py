@@ -6,7 +6,7 @@ from numbers import Integral
 import numpy as np
 from scipy import sparse
 
-from freqfm._input.frames import is_lazy
+from freqfm._input.frames import is_frame, is_lazy
 from freqfm._input.ids import as_ids, extend_ids, find_codes, is_missing
 from freqfm._input.interactions import InteractionTable
 from freqfm._messages import shorten, shown
@@ -110,24 +110,8 @@ class ContextEncodingMixin:
                 "context= needs a model that was fitted with context: "
                 "InteractionRecommender(context=[...]) names columns of X."
             )
-        names = list(self.context_values_)
-        if isinstance(context, Mapping):
-            missing = [name for name in names if name not in context]
-            if missing:
-                raise ValueError(f"context has no {shorten(missing)}; give a value of each column.")
-            columns = [np.atleast_1d(np.array(context[name], dtype=object)) for name in names]
-            moments = self._moments(np.broadcast_arrays(*columns), unknown)
-        else:
-            table = InteractionTable(context)
-            if table.names is None and table.shape[1] != len(names):
-                raise ValueError(
-                    f"context has {table.shape[1]} columns, but the model has {shorten(names)}; "
-                    f"give these, in this order."
-                )
-            at = range(len(names))
-            if table.names is not None:
-                at = [table.place_of("context", name) for name in names]
-            moments = self._moments([table.column(k) for k in at], unknown)
+        columns = _columns_of(context, list(self.context_values_))
+        moments = self._moments(columns, unknown)
         if len(moments) not in (1, n_users):
             raise ValueError(
                 f"context has {len(moments)} rows, but there are {n_users} users; give a row for "
@@ -151,6 +135,53 @@ class ContextEncodingMixin:
         rows = np.nonzero(known)[0]
         shape = len(moments), sum(map(len, numbers))
         return sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns[known])), shape)
+
+
+def _columns_of(context, names):
+    """Return the columns ``names`` of the argument ``context``: of a table, of dicts, or of a row.
+
+    A list holds rows, or the values of a row, or like a Series those of a single column.
+    """
+    if hasattr(context, "iloc") and context.ndim == 1 and set(names) <= {*context.index}:
+        context = context.to_dict()
+    rows = context if isinstance(context, (list, tuple)) else []
+    if len(rows) and all(isinstance(row, Mapping) for row in rows):
+        shared = [name for name in names if all(name in row for row in rows)]
+        context = {name: [row[name] for row in rows] for name in shared}
+    if isinstance(context, Mapping):
+        missing = [name for name in names if name not in context]
+        if missing:
+            raise ValueError(f"context has no {shorten(missing)}; give a value of each column.")
+        columns = [np.atleast_1d(np.array(context[name], dtype=object)) for name in names]
+        lengths = {len(column) for column in columns}
+        if len(lengths - {1}) > 1:
+            raise ValueError(
+                f"context has columns of {' and '.join(map(str, sorted(lengths)))} values; give as "
+                f"many in each, or one for all."
+            )
+        return np.broadcast_arrays(*columns)
+    if is_frame(context):
+        table = InteractionTable(context, "context")
+        if table.names is not None:
+            return [table.column(table.place_of("context", name)) for name in names]
+        columns = list(map(table.column, range(table.shape[1])))
+    else:
+        # As objects, since NumPy would convert (8, "pc") to two strings.
+        rows, is_row = np.array(context, dtype=object), not hasattr(context, "name")
+        if rows.ndim < 2 and (len(names) == 1 or (is_row and rows.size in (0, len(names)))):
+            rows = rows.reshape(-1, len(names))
+        if rows.ndim != 2 or any(isinstance(one, (list, tuple, dict)) for one in rows.flat):
+            raise ValueError(
+                f"context={shown(context)} must hold a row of {shorten(names)} for each user, or "
+                f"one for all: give a DataFrame, a dict of values by column, or a list of rows."
+            )
+        columns = list(rows.T)
+    if len(columns) != len(names):
+        raise ValueError(
+            f"context has {len(columns)} columns, but the model has {shorten(names)}; give these, "
+            f"in this order."
+        )
+    return columns
 
 
 def distinct_queries(users, moments):

@@ -23,7 +23,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.frames import is_frame, is_lazy
-from freqfm._input.ids import as_list
+from freqfm._input.ids import as_ids, as_list
 from freqfm._input.rows import split_signs
 from freqfm._input.validation import canonical_csr, check_count, check_flag
 from freqfm._messages import shown
@@ -451,9 +451,9 @@ class InteractionRecommender(
             Features of items that are not in the model, by id; these items may be recommended too.
         context : DataFrame, dict or array-like of shape (n_users, n_context_columns), default=None
             The context of each user, or one row for all: a table with the columns of the
-            parameter ``context``, by name or in this order, or a dict of values by column. None
-            stands for the mean of the contexts in ``fit``. Values that fit has not seen are
-            ignored, with a `UserWarning`.
+            parameter ``context``, by name or in this order, or a dict of values by column, or a
+            list of dicts. None stands for the mean of the contexts in ``fit``. Values that fit has
+            not seen are ignored, with a `UserWarning`.
 
         Returns
         -------
@@ -665,9 +665,9 @@ class InteractionRecommender(
             If the lengths differ; or fit has not seen a user or an item, with ``unknown="error"``.
         """
         check_is_fitted(self)
-        moments, unknown = None, UnknownIds(self.unknown)
+        moments, unknown, users = None, UnknownIds(self.unknown), as_ids(users, "users")
         if context is not None:
-            moments = self._given_moments(context, unknown, len(as_list(users)))
+            moments = self._given_moments(context, unknown, len(users))
         return self._predict_pairs(users, items, moments, unknown)
 
     def _predict_pairs(self, users, items, moments, unknown):

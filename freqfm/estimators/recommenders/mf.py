@@ -23,6 +23,7 @@ from freqfm._input.validation import (
     check_memory,
     count_columns,
     count_threads,
+    validate_ids,
 )
 from freqfm._memory import as_aligned
 from freqfm._messages import shown
@@ -765,7 +766,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         if user_features is None:
             queries = self._queries(X, users, exclude_seen)
             if context is not None:
-                vectors = self._in_context(queries.vectors, context, users)
+                rows = None if users is None else validate_ids("users", users, self._n_users)
+                vectors = self._in_context(queries.vectors, context, rows)
                 queries = queries._replace(vectors=self._ranked(vectors))
         elif X is None and users is None:
             self._check_learned()
@@ -817,7 +819,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         read if ``users`` are users seen in fit.
         """
         if users is not None:
-            vectors = self.user_factors_[np.atleast_1d(users)]
+            vectors = self.user_factors_[users]
         elif self._rank_by_cosine:
             vectors = vectors * np.float32(self._typical_length())
         return vectors + self._context_shift(context, len(vectors))
