@@ -132,10 +132,10 @@ def test_one_warning_names_all_that_is_unknown(model):
     strange, copy = {"hour": 99, "device": "tv"}, pickle.loads(pickle.dumps(model))
     calls = (
         lambda model: model.recommend(["u3", "v"], context=strange),
-        lambda model: model.recommend(history=["i3", "j"], context=strange),
+        lambda model: model.recommend(history=["j"], context=strange),
         lambda model: model.predict_pairs(["u3", "v"], ["i3", "i3"], context=strange),
         lambda model: model.predict(made(2).assign(user=["u3", "v"], **strange)),
-        lambda model: model.explain("u3", "j", context=strange),
+        lambda model: model.explain("v", "i3", context=strange),
     )
     values = r"the context holds 2 value\(s\) .*'hour=99', 'device=tv'"
     for call in calls:

@@ -1,4 +1,4 @@
-"""InteractionRecommender with ids that fit has not seen: unknown="popular", "error" or "none"."""
+"""InteractionRecommender with users and items that fit has not seen: what ``unknown`` is about."""
 
 import pickle
 import warnings
@@ -21,26 +21,76 @@ from freqfm import (
 )
 from freqfm.model_selection import WarmStartKFold
 
-#: Calls with one unknown id each, the argument that the message names, and what they return.
-CALLS = {
-    "users": (lambda m: m.recommend(["ann", "typo"], n_recommendations=2), "users"),
-    "a user": (lambda m: m.recommend("typo", n_recommendations=2), "users"),
-    "history": (lambda m: m.recommend(history=["typo"], n_recommendations=2), "history"),
-    "histories": (lambda m: m.recommend(history=[["tea", "typo"], ["jam"]]), "history"),
-    "candidates": (lambda m: m.recommend("ann", candidates=["typo"]), "candidates"),
-    "own candidates": (lambda m: m.recommend(["ann"], candidates=[["typo", "gin"]]), "candidates"),
-    "exclude": (lambda m: m.recommend(history=["tea"], exclude=["typo"]), "exclude"),
-    "own exclusions": (lambda m: m.recommend(["ann"], exclude=[["typo"]]), "exclude"),
-    "similar items": (lambda m: m.similar_items(["tea", "typo"]), "items"),
-    "similar users": (lambda m: m.similar_users("typo"), "users"),
-    "similar candidates": (lambda m: m.similar_items("tea", candidates=["typo"]), "candidates"),
-    "pairs of users": (lambda m: m.predict_pairs(["typo", "ann"], ["tea", "tea"]), "users"),
-    "pairs of items": (lambda m: m.predict_pairs(["ann"], ["typo"]), "items"),
-    "interactions": (lambda m: m.predict([("typo", "tea", 1.0)]), "users"),
-    "explained users": (lambda m: m.explain("typo", "tea"), "user"),
-    "explained items": (lambda m: m.explain("ann", "typo"), "item"),
-    "embeddings": (lambda m: m.transform([("typo", "tea", 1.0)]), "X's column of users"),
-    "folded in": (lambda m: m.transform(history=["typo"]), "history"),
+#: Calls that ask about one unknown user each, the argument that the message names, and the outcome.
+POPULAR = "get popular items, scored by the shares of users that have them"
+OF_USERS = {
+    "users": (lambda m: m.recommend(["ann", "typo"], n_recommendations=2), "users", POPULAR),
+    "a user": (lambda m: m.recommend("typo", n_recommendations=2), "users", POPULAR),
+    "and items": (
+        lambda m: m.recommend("typo", candidates=["new", "tea"], exclude=["old"]),
+        "users",
+        POPULAR,
+    ),
+    "history": (lambda m: m.recommend(history=["typo"], n_recommendations=2), "history", POPULAR),
+    "histories": (lambda m: m.recommend(history=[["typo"], ["jam", "new"]]), "history", POPULAR),
+    "similar": (lambda m: m.similar_users("typo"), "users", "are similar to none"),
+    "pairs": (lambda m: m.predict_pairs(["typo", "ann"], ["tea", "tea"]), "users", POPULAR),
+    "interactions": (lambda m: m.predict([("typo", "tea", 1.0)]), "users", POPULAR),
+    "explained": (lambda m: m.explain("typo", "tea"), "user", POPULAR),
+    "embeddings": (
+        lambda m: m.transform([("typo", "tea", 1.0)]),
+        "X's column of users",
+        "have embeddings of zeros",
+    ),
+    "folded in": (
+        lambda m: m.transform(history=["typo"]),
+        "history",
+        "have embeddings of zeros",
+    ),
+}
+#: Calls that ask about an unknown item each: no answer, which is plain to see.
+OF_ITEMS = {
+    "similar": (lambda m: m.similar_items(["tea", "typo"])[1][1], "items"),
+    "pairs": (lambda m: m.predict_pairs(["ann"], ["typo"]), "items"),
+    "interactions": (lambda m: m.predict([("ann", "typo", 1.0)]), "items"),
+    "explained": (lambda m: [m.explain("ann", "typo").score], "item"),
+}
+#: Calls with lists that hold unknown ids, and without these.
+LISTS = {
+    "candidates": [
+        lambda m, more=more: m.recommend(["ann", "eve"], candidates=["gin", "tea", "jam", *more])
+        for more in (["typo", "new"], [])
+    ],
+    "own candidates": [
+        lambda m, more=more: m.recommend(["ann", "joe"], candidates=[["gin", *more], more])
+        for more in (["typo"], [])
+    ],
+    "exclude": [
+        lambda m, more=more: m.recommend(history=["tea"], exclude=["gin", *more])
+        for more in (["typo"], [])
+    ],
+    "own exclusions": [
+        lambda m, more=more: m.recommend(["ann", "joe"], exclude=[["gin", *more], more])
+        for more in (["typo"], [])
+    ],
+    "history": [
+        lambda m, more=more: m.recommend(history=[["tea", *more], []]) for more in (["typo"], [])
+    ],
+    "dislikes": [
+        lambda m, more=more: m.recommend(history=["tea"], dislikes=["gin", *more])
+        for more in (["typo"], [])
+    ],
+    "folded in": [
+        lambda m, more=more: [m.transform(history=["tea", *more])] for more in (["typo"], [])
+    ],
+    "similar items": [
+        lambda m, more=more: m.similar_items("tea", 3, candidates=["jam", *more], exclude=more)
+        for more in (["typo"], [])
+    ],
+    "similar users": [
+        lambda m, more=more: m.similar_users("ann", 3, candidates=["joe", *more], exclude=more)
+        for more in (["typo"], [])
+    ],
 }
 
 
@@ -58,11 +108,13 @@ def models():
     }
 
 
-def test_every_call_has_one_rule(models):
+def test_users_have_one_rule(models):
     assert InteractionRecommender().unknown == "popular"
-    for call, argument in CALLS.values():
-        message = rf"{argument} holds 1 id\(s\) that fit has not seen: \['typo'\]"
-        with pytest.warns(UserWarning, match=message) as record:
+    for call, argument, outcome in OF_USERS.values():
+        message = rf"^{argument} holds 1 id\(s\) that fit has not seen: \['typo'\]"
+        with pytest.warns(
+            UserWarning, match=rf"{message}\. Users of whom .* {outcome}\."
+        ) as record:
             call(models["popular"])
         assert len(record) == 1
         with pytest.raises(ValueError, match=message):
@@ -72,14 +124,33 @@ def test_every_call_has_one_rule(models):
             call(models["none"])
 
 
-def test_one_warning_names_a_few_ids_of_all_arguments(models):
+@pytest.mark.filterwarnings("error")
+def test_items_have_one_rule(models):
+    for name, (call, argument) in OF_ITEMS.items():
+        for answer in ("popular", "none"):
+            assert (np.array(call(models[answer])) == -np.inf).all(), name
+        message = rf"{argument} holds 1 id\(s\) that fit has not seen: \['typo'\]"
+        with pytest.raises(ValueError, match=message):
+            call(models["error"])
+
+
+@pytest.mark.filterwarnings("error")
+def test_lists_may_hold_what_was_never_sold(models):
+    for name, (call, without) in LISTS.items():
+        for model in models.values():
+            for found, expected in zip(call(model), without(model), strict=True):
+                assert_array_equal(found, expected, err_msg=name)
+    nothing, scores = models["error"].recommend("ann", candidates=["typo"])
+    assert set(nothing) == {None} and (scores == -np.inf).all()
+
+
+def test_one_warning_names_a_few_users(models):
     strange = [f"typo {k}" for k in range(9)]
     with pytest.warns(UserWarning) as record:
         models["popular"].recommend([*strange, "ann"], candidates=["tea", "fig"], exclude=["oat"])
     (warning,) = record
     assert "users holds 9 id(s) that fit has not seen: ['typo 0'," in str(warning.message)
-    assert "candidates holds 1 id(s) that fit has not seen: ['fig']" in str(warning.message)
-    assert "exclude holds 1 id(s) that fit has not seen: ['oat']" in str(warning.message)
+    assert "fig" not in str(warning.message) and "oat" not in str(warning.message)
     assert "typo 8" not in str(warning.message) and warning.filename == __file__
 
 

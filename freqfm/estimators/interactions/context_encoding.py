@@ -100,7 +100,7 @@ class ContextEncodingMixin:
             new = ids[codes[present] < 0]
             strange += [f"{name}={value}" for value in dict.fromkeys(new.tolist())]
             moments.append(codes)
-        unknown.note_context(strange)
+        unknown.note("context", "the context", strange, "value")
         return np.column_stack(moments)
 
     def _given_moments(self, context, unknown, n_users):

@@ -214,7 +214,7 @@ class InteractionEncodingMixin:
             raise
         strange = codes < 0
         if unknown is not None and strange.any():
-            unknown.note(name, ids[strange].tolist())
+            unknown.note(role, name, ids[strange].tolist())
         return codes
 
 

@@ -165,7 +165,7 @@ def encode(encoder, table, unknown=None):
     known = encoder.vocabulary_
     strange = sorted({name for row in table.rows for name in row} - set(known))
     if unknown is not None:
-        unknown.note(table.name, strange, "feature")
+        unknown.note(table.role, table.name, strange, "feature")
     elif strange:
         some = shorten(strange, 5)
         if not any(name in known for row in table.rows for name in row):

@@ -114,13 +114,16 @@ class InteractionRecommender(
         Features of items, likewise. Ids without interactions become users and items of the model,
         so that new items are recommended. Ids without features cause a `UserWarning`.
     unknown : {"popular", "error", "none"}, default="popular"
-        What is answered for ids, and for features of new ids, that fit has not seen. With
-        "popular" they count as ids without interactions: users get popular items, whose scores are
-        the shares of users that have them; items are not recommended, and similar to none. There
-        is one `UserWarning` for each call, which names some of them. "error" raises a ValueError
-        that names them. With "none" unknown users are recommended nothing, without a warning: None
-        with the score -inf in all places. Values of a context that fit has not seen are ignored,
-        with a warning, but with "error".
+        What is answered for users that fit has not seen: neither their id, nor an item of their
+        history, nor one of their features. With "popular" they count as users without
+        interactions: they get popular items, whose scores are the shares of users that have them,
+        and there is one `UserWarning` for each call, which names some of them. With "none" they
+        are recommended nothing, without a warning: None with the score -inf in all places. "error"
+        raises a ValueError that names them. Items that fit has not seen have one rule: in lists,
+        ``candidates``, ``exclude``, ``history`` and ``dislikes``, they are skipped, and where one
+        is asked about, it is similar to none and has the score -inf, or raises with "error".
+        Values of a context, and features of items, that fit has not seen are ignored, with a
+        warning, but with "error".
     context : list of str or int, default=None
         Columns of the table that describe the event, such as the device and the hour. A user is
         then recommended what suits the moment: the vector of a user in a context is the sum of the
@@ -416,7 +419,7 @@ class InteractionRecommender(
             Items of users who are not in the model: a list of ids for one user, or a list of such
             lists for several. They are folded in, and do not change the model. Each item has the
             median weight of the interactions in ``fit``; items that occur twice count twice. Items
-            that fit has not seen are skipped; a user who has only such items is unknown, one
+            that fit has not seen are skipped; a user who has only such items is ``unknown``, one
             without items is not.
         dislikes : list of ids, or list of such lists, default=None
             Items that the users of ``history`` :ref:`dislike <dislikes>`, likewise. Each has the
@@ -430,8 +433,8 @@ class InteractionRecommender(
         candidates : array-like of shape (n_candidates,), or list of n_users such lists, \
                 default=None
             Ids of the only items to recommend, to all users, or to each user in the order of
-            ``users``, ``history`` or ``user_features``. Those that fit has not seen are skipped,
-            as ``unknown`` says, and None.
+            ``users``, ``history`` or ``user_features``. Those that fit has not seen, such as new
+            products in stock, are skipped, and None.
         exclude : array-like of shape (n_excluded,), or list of n_users such lists, default=None
             Ids of items to exclude, as for ``candidates``.
         diversity : float, default=0.0
@@ -469,7 +472,7 @@ class InteractionRecommender(
             If ids are of another kind than those of fit, two of ``users``, ``history`` and
             ``user_features`` are given, there is not one list of ``candidates``, ``exclude`` or
             ``dislikes`` for each user, ``dislikes`` are given without ``history``, features are of
-            ids that the model knows, or fit has not seen an id, with ``unknown="error"``.
+            ids that the model knows, or fit has not seen a user, with ``unknown="error"``.
 
         Examples
         --------
@@ -501,11 +504,11 @@ class InteractionRecommender(
         if user_features is not None:
             _, query, is_unknown = self._encoded("user", user_features, unknown)
             options["user_features"] = query
-            options |= model._chosen_items(chosen, query.shape[0], unknown)
+            options |= model._chosen_items(chosen, query.shape[0])
             many = True
         elif history is not None:
             query, is_unknown = model._given_histories(history, dislikes, unknown)
-            options |= model._chosen_items(chosen, query.shape[0], unknown)
+            options |= model._chosen_items(chosen, query.shape[0])
             n_known = len(self.item_ids_)
             if options["exclude_seen"] and query.shape[1] > n_known:
                 options["exclude"] = _and_new_items(options.get("exclude"), query, n_known)
@@ -529,7 +532,7 @@ class InteractionRecommender(
         shape = len(codes), check_recommendations(options["n_recommendations"], len(codes))
         items = np.full(shape, -1)
         scores = np.full(shape, -np.inf, dtype=np.float32)
-        chosen = self._chosen_items(chosen, len(codes), unknown)
+        chosen = self._chosen_items(chosen, len(codes))
         if "context" in options:
             moments = options.pop("context")(len(codes))
             matrix = self._context_matrix(np.broadcast_to(moments, (len(codes), moments.shape[1])))
@@ -551,7 +554,7 @@ class InteractionRecommender(
         many = users is None or _is_list(users)
         return _match_query(many, self._named("item", items), scores)
 
-    def _chosen_items(self, chosen, n_users, unknown):
+    def _chosen_items(self, chosen, n_users):
         """Return the recommender's options for items to recommend or to exclude, by ids or None.
 
         Those for all users are vectors, those for each user matrices.
@@ -561,7 +564,7 @@ class InteractionRecommender(
             if ids is None:
                 continue
             if not _is_nested(name, ids):
-                found[name] = self._known("item", ids, name, unknown)
+                found[name] = self._known("item", ids, name)
             elif len(ids) != n_users:
                 raise ValueError(
                     f"{name} holds {len(ids)} lists of ids, but there are {n_users} users; give "
@@ -569,13 +572,13 @@ class InteractionRecommender(
                 )
             else:
                 lists = [_without_none(as_list(of)) for of in ids]
-                found[name], _ = self._histories(name, lists, unknown)
+                found[name], _ = self._histories(name, lists)
         return found
 
-    def _histories(self, name, lists, unknown):
+    def _histories(self, name, lists, unknown=None):
         """Return lists of ids of items, or a single one, as rows of a matrix.
 
-        Also returns which lists hold only ids that are unknown.
+        Also returns which lists hold only ids that are unknown; ``UnknownIds`` notes these.
         """
         if not _is_list(lists):
             raise TypeError(
@@ -587,7 +590,8 @@ class InteractionRecommender(
                 f"of each user's items: [model.item_ids_[row != 0] for row in {name}]."
             )
         lists = [list(as_list(ids)) for ids in (lists if _is_nested(name, lists) else [lists])]
-        codes = self._find("item", [one for ids in lists for one in ids], name, unknown)
+        items = [one for ids in lists for one in ids]
+        codes = self._find("item", items, name)
         rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])
         known = codes >= 0
         usual = {"history": "_usual_weight", "dislikes": "_usual_dislike"}.get(name)
@@ -597,14 +601,18 @@ class InteractionRecommender(
         found = sparse.csr_array((weights, (rows[known], codes[known])), shape=shape)
         is_unknown = np.zeros(len(lists), dtype=bool)
         is_unknown[rows[~known]] = True
-        return found, is_unknown & (np.diff(found.indptr) == 0)
+        is_unknown &= np.diff(found.indptr) == 0
+        if unknown is not None:
+            strange = np.flatnonzero(is_unknown[rows])
+            unknown.note("user", name, [items[k] for k in strange])
+        return found, is_unknown
 
     def _given_histories(self, history, dislikes, unknown):
         """Return ``_histories`` of likes and dislikes; the latter are negative."""
         query, is_unknown = self._histories("history", history, unknown)
         if dislikes is None:
             return query, is_unknown
-        disliked, _ = self._histories("dislikes", dislikes, unknown)
+        disliked, _ = self._histories("dislikes", dislikes)
         nested = [_is_nested(*of) for of in (("history", history), ("dislikes", dislikes))]
         if nested[0] != nested[1] or disliked.shape != query.shape:
             found = [
@@ -617,9 +625,9 @@ class InteractionRecommender(
             )
         return with_dislikes(canonical_csr(query), canonical_csr(disliked)), is_unknown
 
-    def _known(self, kind, ids, name, unknown):
+    def _known(self, kind, ids, name):
         """Return the numbers of the users or items that the model knows."""
-        codes = self._find(kind, _without_none(ids), name, unknown)
+        codes = self._find(kind, _without_none(ids), name)
         return codes[codes >= 0]
 
     def predict(self, X):
@@ -718,8 +726,7 @@ class InteractionRecommender(
         n_recommendations : int, default=10
             How many for each.
         candidates : array-like, default=None
-            Ids of the only items that may be returned; those that fit has not seen are skipped, as
-            ``unknown`` says.
+            Ids of the only items that may be returned; those that fit has not seen are skipped.
         exclude : array-like, default=None
             Ids of items that may not be returned, likewise.
 
@@ -743,8 +750,7 @@ class InteractionRecommender(
         n_recommendations : int, default=10
             How many for each.
         candidates : array-like, default=None
-            Ids of the only users that may be returned; those that fit has not seen are skipped, as
-            ``unknown`` says.
+            Ids of the only users that may be returned; those that fit has not seen are skipped.
         exclude : array-like, default=None
             Ids of users that may not be returned, likewise.
 
@@ -763,8 +769,8 @@ class InteractionRecommender(
         ids, unknown = as_list(ids), UnknownIds(self.unknown)
         codes = self._find(kind, ids, f"{kind}s", unknown)
         given = {"candidates": as_list(candidates), "exclude": as_list(exclude)}
-        lists = {n: self._known(kind, of, n, unknown) for n, of in given.items() if of is not None}
-        unknown.warn()
+        lists = {n: self._known(kind, of, n) for n, of in given.items() if of is not None}
+        unknown.warn("are similar to none")
         k, known = check_count("n_recommendations", n_recommendations), codes >= 0
         search = getattr(self.estimator_, f"similar_{kind}s")
         if known.all():
@@ -800,7 +806,7 @@ class InteractionRecommender(
         ------
         ValueError
             If both or neither of ``X`` and ``history`` are given; if ``dislikes`` are given without
-            ``history``; or fit has not seen a user or an item, with ``unknown="error"``.
+            ``history``; or fit has not seen a user, with ``unknown="error"``.
 
         See Also
         --------
@@ -816,7 +822,7 @@ class InteractionRecommender(
         unknown = UnknownIds(self.unknown)
         if history is not None:
             query, _ = self._given_histories(history, dislikes, unknown)
-            unknown.warn()
+            unknown.warn("have embeddings of zeros")
             # The recommender may return DataFrames, too.
             embeddings = np.asarray(self.estimator_.transform(query))
             if not _is_nested("history", history):
@@ -824,7 +830,7 @@ class InteractionRecommender(
             return _wrap_data_with_container("transform", embeddings, None, self)
         (users,) = self._read(X, reset=False, roles=["user"])
         codes = self._find("user", users, "X's column of users", unknown)
-        unknown.warn()
+        unknown.warn("have embeddings of zeros")
         some, rows = np.unique(codes, return_inverse=True)
         of_users = self.estimator_._embed(some[some >= 0])
         if some.min(initial=0) < 0:

@@ -1,4 +1,4 @@
-"""What InteractionRecommender does about ids and values that fit has not seen: ``unknown``."""
+"""What InteractionRecommender does about users and values that fit has not seen: ``unknown``."""
 
 import numpy as np
 
@@ -7,9 +7,12 @@ from freqfm._warnings import warn_user
 
 ANSWERS = "popular", "error", "none"
 
+# What the users of most calls get.
+POPULAR = "get popular items, scored by the shares of users that have them"
+
 
 class UnknownIds:
-    """The ids of a call that fit has not seen, and how the call answers for them.
+    """What fit has not seen of the ids and values of a call, and how it answers for users.
 
     Parameters
     ----------
@@ -21,61 +24,51 @@ class UnknownIds:
         if answer not in ANSWERS:
             raise not_known("unknown", answer, ANSWERS)
         self.answer = answer
-        self._found, self._ignored = {}, []
+        self._users, self._ignored = [], []
 
     @property
     def are_empty(self):
         """Whether users who are unknown are recommended nothing."""
         return self.answer == "none"
 
-    def note(self, name, ids, kind="id"):
-        """Remember ids, or features, of an argument for the warning; or raise.
+    def note(self, role, name, values, kind="id"):
+        """Remember what fit has not seen of a "user", an "item" or the "context"; or raise.
+
+        Ids of items have one rule whatever the answer is, so that there is no warning of them.
 
         Raises
         ------
         ValueError
             With "error". It names the first few.
         """
-        if not len(ids):
+        if not len(values):
             return
-        ids = list(dict.fromkeys(ids))
-        found = f"{name} holds {len(ids)} {kind}(s) that fit has not seen: {shorten(ids, 5)}"
+        values = list(dict.fromkeys(values))
+        found = f"{name} holds {len(values)} {kind}(s) that fit has not seen: {shorten(values, 5)}."
         if self.answer == "error":
             raise ValueError(
-                f"{found}. Leave them out, add them by partial_fit, or set unknown='popular' or "
+                f"{found} Leave them out, add them by partial_fit, or set unknown='popular' or "
                 f"'none'."
             )
-        self._found[name] = found
+        if role == "user":
+            self._users.append(found)
+        elif kind != "id":
+            self._ignored.append(f"{found} They are ignored.")
 
-    def note_context(self, values):
-        """Remember values of a context for the warning; or raise.
+    def warn(self, outcome=POPULAR):
+        """Warn once of all that a call was given: of users with "popular", of values always.
 
-        Raises
-        ------
-        ValueError
-            With "error". It names the first few.
+        ``outcome`` says what users get.
         """
-        if not values:
-            return
-        found = (
-            f"the context holds {len(values)} value(s) that fit has not seen: {shorten(values, 5)}"
-        )
-        if self.answer == "error":
-            raise ValueError(f"{found}. Leave them out, or set unknown='popular' or 'none'.")
-        self._ignored.append(f"{found}. They are ignored.")
-
-    def warn(self):
-        """Warn once of all that a call was given: of ids with "popular", of contexts always."""
-        found = list(self._ignored)
-        if self._found and self.answer == "popular":
-            found.insert(
-                0,
-                f"{'; '.join(self._found.values())}. Items are left out, and users of whom nothing "
-                f"else is known get popular items, scored by the shares of users that have them. "
-                f"Set unknown='none' to recommend nothing to such users, or 'error' to raise.",
-            )
-        if found:
-            warn_user(" ".join(found))
+        found = []
+        if self._users and self.answer == "popular":
+            found = [
+                *self._users,
+                f"Users of whom nothing else is known {outcome}. Set unknown='none' for no "
+                f"warning, and no items for such users, or 'error' to raise.",
+            ]
+        if found or self._ignored:
+            warn_user(" ".join([*found, *self._ignored]))
 
     def emptied(self, items, scores, users):
         """Return items and scores without those of unknown users, if these get none.
