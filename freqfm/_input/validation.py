@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from freqfm._input.field_rows import CarriesFields
 from freqfm._input.frames import as_native
-from freqfm._input.ids import check_present
+from freqfm._input.ids import check_present, natural
 from freqfm._input.rows import csr_of, slices, take_rows, with_one_index_type
 from freqfm._messages import cut, shown
 from freqfm._threads import available_threads, cores
@@ -784,7 +784,7 @@ def validate_ids(name, ids, n):
     ValueError
         If one is out of range, or they are not one-dimensional.
     """
-    array = np.atleast_1d(as_array(name, ids))
+    array = natural(np.atleast_1d(as_array(name, ids)))
     if array.size == 0:
         return np.zeros(0, dtype=np.int64)
     if array.dtype.kind not in "iu":

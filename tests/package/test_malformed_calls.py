@@ -257,7 +257,6 @@ def test_ids_of_several_lengths(model):
     for call, name in (
         (lambda: model.recommend(ragged), "X"),
         (lambda: model.recommend(users=ragged), "users"),
-        (lambda: model.recommend(users=[0], candidates=ragged), "candidates"),
         (lambda: model.similar_items(ragged), "items"),
         (lambda: model.score(HISTORIES, ragged), "y"),
     ):

@@ -6,6 +6,8 @@ import warnings
 
 import joblib
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from helpers import check_matrix_recommender, each
 from numpy.testing import assert_allclose, assert_array_equal
@@ -17,7 +19,13 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer
 
-from freqfm import ALSRecommender, DivergenceError, FastVAERecommender, MFRecommender
+from freqfm import (
+    ALSRecommender,
+    DivergenceError,
+    EASERecommender,
+    FastVAERecommender,
+    MFRecommender,
+)
 from freqfm.datasets import make_interactions
 from freqfm.initializers import PRISM
 from freqfm.losses import BPR, MAWU, RANKING_LOSSES, DirectAU
@@ -116,6 +124,39 @@ def test_seen_items_candidates_and_exclusions(checkerboard):
     one, score = model.recommend(users=3, n_recommendations=4)
     assert one.shape == score.shape == (4,)
     assert_array_equal(one, items[0, :4])
+
+
+@each("name", ["candidates", "exclude"])
+@each("estimator", [model_of(max_iter=2), EASERecommender()])
+def test_items_are_chosen_by_lists_of_any_type(checkerboard, estimator, name):
+    model = clone(estimator).fit(checkerboard[0])
+    calls = [
+        lambda of: model.recommend(users=[3, 7], n_recommendations=60, **{name: of}),
+        lambda of: model.similar_items([3, 7], 60, **{name: of}),
+    ]
+    for call in calls:
+        expected, nothing = call(np.array([5, 8, 9])), call([])
+        for same in (
+            {5, 8, 9},
+            frozenset([8, 9, 5]),
+            {5: 0, 8: 0, 9: 0}.keys(),
+            np.array([9, 5, 8], dtype=object),
+            np.array([5, 8, 9, 8], dtype=np.uint8),
+            pd.Series([5, 8, 9], dtype=object),
+            pa.array([5, 8, 9]),
+            iter([5, 8, 9]),
+            [[5, 8, 9], [9, 8, 5]],
+            [{5, 8, 9}, (8, 5, 9, 5)],
+            sparse.csr_array(np.isin(np.arange(60), [5, 8, 9]) * np.ones((2, 1))),
+        ):
+            for one, other in zip(call(same), expected, strict=True):
+                assert_array_equal(one, other)
+        assert_array_equal(call(set())[0], nothing[0])
+        for user, one in enumerate(call([[5, 8, 9], []])[0]):
+            assert_array_equal(one, (nothing if user else expected)[0][user])
+        for wrong in ({5, "a"}, [5, None], {60}, [[5]], [[5], [60]], [[5], 8], np.ones(60, bool)):
+            with pytest.raises((TypeError, ValueError), match=name):
+                call(wrong)
 
 
 def test_cold_users_get_popular_items(checkerboard):

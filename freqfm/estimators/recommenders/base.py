@@ -380,9 +380,11 @@ class BaseRecommender(
             Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
             Whether to exclude the items of a user's history, and those that the user dislikes.
-        candidates : array-like of int or sparse matrix of shape (n_users, n_items), default=None
+        candidates : array-like of int, list of n_users such lists, or sparse matrix of shape \
+                (n_users, n_items), default=None
             Items that may be recommended: to all users, or to each user. None allows all.
-        exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None
+        exclude : array-like of int, list of n_users such lists, or sparse matrix of shape \
+                (n_users, n_items), default=None
             Items to exclude: for all users, or for each user.
         diversity : float, default=0.0
             From 0 to 1: how much the items of a list are to differ. Above 0 they are chosen from
@@ -657,10 +659,10 @@ class BaseRecommender(
         n_recommendations : int, default=10
             How many; an item is not counted as similar to itself. Items without interactions
             are not similar to any.
-        candidates : array-like of int or sparse matrix of shape \
+        candidates : array-like of int, list of n_items such lists, or sparse matrix of shape \
                 (n_items, `n_features_in_`), default=None
             Items that may be returned: for all given items, or for each. None allows all.
-        exclude : array-like of int or sparse matrix of that shape, default=None
+        exclude : array-like of int, such lists, or sparse matrix of that shape, default=None
             Items that may not be returned, likewise.
 
         Returns
@@ -684,10 +686,10 @@ class BaseRecommender(
         n_recommendations : int, default=10
             How many; a user is not counted as similar to itself. Users without interactions
             are not similar to any.
-        candidates : array-like of int or sparse matrix of shape (n_users, n_users_of_model), \
-                default=None
+        candidates : array-like of int, list of n_users such lists, or sparse matrix of shape \
+                (n_users, n_users_of_model), default=None
             Users that may be returned: for all given users, or for each. None allows all.
-        exclude : array-like of int or sparse matrix of that shape, default=None
+        exclude : array-like of int, such lists, or sparse matrix of that shape, default=None
             Users that may not be returned, likewise.
 
         Returns

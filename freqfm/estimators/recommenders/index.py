@@ -1,6 +1,6 @@
 """Vectors of users or items that predictions search: the best rows for queries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ from scipy import sparse
 
 from freqfm import backends
 from freqfm._dense import unit_rows
+from freqfm._input.ids import as_list
 from freqfm._input.item_tables import number_table
 from freqfm._input.rows import slices, take_rows
 from freqfm._input.validation import (
@@ -27,6 +28,9 @@ _PAIRS = 1 << 14
 
 # Queries are divided into at least so many parts if progress is reported.
 _REPORTED_PARTS = 100
+
+# What holds indices for each query, if all elements of a list are of these types.
+_LISTS = list, tuple, Set, np.ndarray
 
 # Diverse items are chosen from the best ones: this many for each that is wanted, and at least.
 _POOL, _LEAST_POOL = 5, 100
@@ -48,7 +52,7 @@ class Wanted(NamedTuple):
     """Which rows are wanted for each query."""
 
     n: int  #: how many
-    candidates: object = None  #: indices for all queries, a sparse matrix of those of each, or None
+    candidates: object = None  #: indices for all queries, or those of each, see _checked; or None
     exclude: object = None  #: rows that must not be found, likewise
     diversity: float = 0.0  #: between 0 and 1: how much the rows found are to differ
     vectors: object = None  #: by which rows differ, a row for each; None is those of the model
@@ -254,7 +258,16 @@ def _candidates(lists, n_queries):
 
 
 def _checked(name, rows, shape):
-    """Return rows given by indices, for all queries, or by a sparse matrix, for each; or None."""
+    """Return rows given by indices, for all queries, or by a sparse matrix, for each; or None.
+
+    Lists of indices for each become such a matrix.
+    """
+    rows = rows if isinstance(rows, np.ndarray) else as_list(rows)
+    if isinstance(rows, (list, tuple)) and rows and all(isinstance(one, _LISTS) for one in rows):
+        lists = [validate_ids(name, as_list(one), shape[1]) for one in rows]
+        of_each = np.repeat(np.arange(len(lists)), list(map(len, lists)))
+        pairs = of_each, np.concatenate(lists)
+        rows = sparse.csr_array((np.ones(len(of_each)), pairs), shape=(len(lists), shape[1]))
     if not sparse.issparse(rows):
         return None if rows is None else validate_ids(name, rows, shape[1])
     rows = as_csr(name, rows)

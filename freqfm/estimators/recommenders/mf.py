@@ -719,9 +719,11 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
             Whether to exclude the items of a user's history, and those that the user dislikes.
-        candidates : array-like of int or sparse matrix of shape (n_users, n_items), default=None
+        candidates : array-like of int, list of n_users such lists, or sparse matrix of shape \
+                (n_users, n_items), default=None
             Items that may be recommended: to all users, or to each user. None allows all.
-        exclude : array-like of int or sparse matrix of shape (n_users, n_items), default=None
+        exclude : array-like of int, list of n_users such lists, or sparse matrix of shape \
+                (n_users, n_items), default=None
             Items to exclude: for all users, or for each user.
         diversity : float, default=0.0
             From 0 to 1: how much the items of a list are to differ. Above 0 they are chosen from
