@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
+from freqfm._input.item_tables import hold_ids
 from freqfm._input.validation import as_array, check_count
 from freqfm.metrics import _formulas
-from freqfm.metrics._hits import find_hits
+from freqfm.metrics._hits import by_columns, find_hits
 from freqfm.metrics._lists import (
     coverage_at_k,
     diversity_at_k,
@@ -59,12 +60,13 @@ def ndcg_at_k(
 
     Parameters
     ----------
-    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items), or list of n_users sets
         Held-out items: all entries above zero. Negative ones are dislikes, see
-        :func:`dislike_rate_at_k`.
-    ranked : array-like of int, of shape (n_users, n_ranked)
-        Items recommended to every user, best first, as columns of ``relevant``; -1 for missing
-        items, which count as misses.
+        :func:`dislike_rate_at_k`. Or the ids of each user's items: sets, lists of strings, or lists
+        of several lengths, since equally long lists of numbers are rows of a matrix.
+    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists
+        Items recommended to every user, best first, as columns of ``relevant``, or by ids if it
+        holds ids; -1 or None for missing items, which count as misses.
     k : int, default=None
         Number of top places to evaluate, at most n_ranked; all if None.
     average : bool, default=True
@@ -92,6 +94,8 @@ def ndcg_at_k(
     >>> from freqfm.metrics import ndcg_at_k
     >>> relevant = [[1, 0, 0, 1], [0, 0, 0, 0]]
     >>> round(ndcg_at_k(relevant, [[2, 0, 1], [1, 2, 3]]), 4)
+    0.3869
+    >>> round(ndcg_at_k([{"tea", "jam"}, set()], [["gin", "tea", "egg"], ["egg", "gin"]]), 4)
     0.3869
     """
     return _formulas.mean(_formulas.ndcg(find_hits(relevant, ranked, k)), average)
@@ -396,7 +400,7 @@ def stratified_ndcg_at_k(
     >>> {name: round(part, 4) for name, part in parts.items()}
     {'popular': 0.6131, 'neutral': 0.0, 'unpopular': 0.3066}
     """
-    hits = find_hits(relevant, ranked, k)
+    hits = find_hits(*by_columns(relevant, ranked, item_counts=item_counts), k)
     parts = _formulas.stratified_ndcg(hits, _formulas.strata(item_counts, edges, hits))
     return Bunch(**{name: _formulas.mean(part, average) for name, part in parts.items()})
 
@@ -414,9 +418,9 @@ def ranking_report(
 
     Parameters
     ----------
-    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items), or list of n_users sets
         As in :func:`ndcg_at_k`.
-    ranked : array-like of int, of shape (n_users, n_ranked)
+    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists
         As in :func:`ndcg_at_k`.
     k : int or sequence of int, default=None
         Numbers of top places; n_ranked if None.
@@ -436,7 +440,8 @@ def ranking_report(
         dislikes in ``relevant`` also "dislike_rate", of users who have some, and
         with ``item_counts`` also "ndcg_popular", "ndcg_neutral" and "ndcg_unpopular". Of the lists
         of all users: "coverage" and "gini", and with ``item_counts`` and ``item_vectors`` also
-        "novelty" and "diversity"; NaN where lists are too short for them.
+        "novelty" and "diversity"; NaN where lists are too short for them. Lists of ids do not say
+        which items there are, so that these metrics of the lists are left out.
 
     Raises
     ------
@@ -455,6 +460,9 @@ def ranking_report(
         ks = [check_count("k", one) for one in np.atleast_1d(as_array("k", k)).tolist()]
     if not ks:
         raise ValueError("k is empty; give at least one number of places.")
+    has_columns = not hold_ids(relevant)
+    given = {"item_counts": item_counts, "item_vectors": item_vectors}
+    relevant, ranked = by_columns(relevant, ranked, **given)
     hits = find_hits(relevant, ranked, None if k is None else max(ks))
     strata = None if item_counts is None else _formulas.strata(item_counts, edges, hits)
     mistakes = find_hits(relevant, ranked, hits.places.shape[1], disliked=True)
@@ -469,6 +477,7 @@ def ranking_report(
         if mistakes.n_relevant.any():
             found = mistakes._replace(places=mistakes.places[:, :one])
             values["dislike_rate"] = _formulas.mean(_formulas.recall(found), True)
-        values |= report_lists(part.ranked, hits.n_items, item_counts, item_vectors)
+        if has_columns:
+            values |= report_lists(part.ranked, hits.n_items, item_counts, item_vectors)
         report |= {f"{name}@{part.places.shape[1]}": value for name, value in values.items()}
     return report

@@ -5,8 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from freqfm._input.item_tables import hold_ids, number_ids
 from freqfm._input.rows import slices, split_signs, with_one_index_type
 from freqfm._input.validation import as_array, canonical_csr, check_count, checked_csr
+from freqfm._messages import shown
 
 # Rankings that are looked up at once, each place taking some 40 bytes.
 _USERS_AT_ONCE = 1 << 14
@@ -26,9 +28,10 @@ def find_hits(relevant, ranked, k=None, disliked=False):
 
     Parameters
     ----------
-    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
-        Negative values are dislikes.
-    ranked : array-like of int, of shape (n_users, n_ranked)
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items), or list of n_users lists
+        Negative values are dislikes. Or the ids of each user's items.
+    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists
+        Columns of ``relevant``, or ids.
     k : int, default=None
         Number of top places; all if None.
     disliked : bool, default=False
@@ -46,6 +49,7 @@ def find_hits(relevant, ranked, k=None, disliked=False):
         If shapes do not match, an index is out of range, a row contains an item twice, a number in
         ``relevant`` is not finite, or ``k`` is out of range.
     """
+    relevant, ranked = by_columns(relevant, ranked)
     relevant = as_csr("relevant", relevant)
     relevant, _ = split_signs(-relevant if disliked else relevant)
     n_users, n_items = relevant.shape
@@ -55,6 +59,45 @@ def find_hits(relevant, ranked, k=None, disliked=False):
         part, users = ranked[rows].astype(np.int64), np.arange(rows.start, rows.stop)[:, None]
         places[rows] = (stored[users, np.maximum(part, 0)].toarray() != 0) & (part >= 0)
     return Hits(places, ranked, np.diff(relevant.indptr), n_items)
+
+
+def by_columns(relevant, ranked, **of_items):
+    """Return lists of ids as a matrix of held-out items and rankings of its columns.
+
+    What is a matrix already is returned unchanged. ``of_items`` are arguments with a row for each
+    column, which lists do not have.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ids cannot be told apart, a list names one twice, there is not a ranking for each user,
+        or one of ``of_items`` is not None.
+    """
+    if not hold_ids(relevant):
+        return relevant, ranked
+    given = [name for name, value in of_items.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"{given[0]} follows the columns of relevant, which holds lists of ids; give relevant "
+            f"as a matrix of users x items, and ranked as its columns."
+        )
+    (held_out, ranked), known = number_ids("relevant or ranked", relevant, ranked)
+    if len(held_out) != len(ranked):
+        raise ValueError(
+            f"relevant holds lists of {len(held_out)} users, but ranked of {len(ranked)}; both "
+            f"must have one per user."
+        )
+    ordered = np.sort(ranked, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if twice.any():
+        row, place = np.argwhere(twice)[0]
+        raise ValueError(
+            f"ranked names item {shown(known[ordered[row, place]])} twice in row {row}, where it "
+            f"would count twice; rank every item once."
+        )
+    users, places = np.nonzero(held_out >= 0)
+    pairs, shape = (users, held_out[users, places]), (len(held_out), len(known))
+    return sparse.csr_array((np.ones(len(users)), pairs), shape=shape), ranked
 
 
 def check_ranked(ranked, n_items, k=None, n_users=None):
@@ -91,7 +134,7 @@ def check_ranked(ranked, n_items, k=None, n_users=None):
         raise ValueError(
             f"ranked holds {low if low < -1 else high}, but there are {n_items} items (the columns "
             f"of relevant, where it is given); items must lie in [0, {n_items - 1}], and -1 stands "
-            f"for a missing one."
+            f"for a missing one. Held-out items that are given by ids are a list of sets."
         )
     ordered = np.sort(ranked, axis=1)
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
@@ -133,6 +176,11 @@ def as_csr(name, matrix):
     ValueError
         If it is not a well-formed matrix of finite numbers.
     """
+    if hold_ids(matrix):
+        raise TypeError(
+            f"{name} holds lists of ids; give a matrix of users x items, as MultiLabelBinarizer of "
+            f"scikit-learn makes one."
+        )
     if not sparse.issparse(matrix):
         matrix = as_array(name, matrix)
     if matrix.ndim != 2:

@@ -6,7 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from freqfm._input.item_tables import category_shares, history_shares, number_table
+from freqfm._input.item_tables import (
+    category_shares,
+    history_shares,
+    hold_ids,
+    number_ids,
+    number_table,
+)
 from freqfm._input.rows import slices
 from freqfm._input.validation import check_count
 from freqfm.metrics._formulas import check_item_counts, mean
@@ -27,8 +33,8 @@ def coverage_at_k(ranked: ArrayLike, n_items: int, k: int | None = None) -> floa
 
     Parameters
     ----------
-    ranked : array-like of int, of shape (n_users, n_ranked)
-        Items recommended to every user, best first; -1 for missing ones.
+    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists of ids
+        Items recommended to every user, best first; -1 or None for missing ones.
     n_items : int
         Number of items that could have been recommended.
     k : int, default=None
@@ -68,7 +74,7 @@ def gini(ranked: ArrayLike, n_items: int, k: int | None = None) -> float:
 
     Parameters
     ----------
-    ranked : array-like of int, of shape (n_users, n_ranked)
+    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists of ids
         As in :func:`coverage_at_k`, like all parameters.
     n_items : int
     k : int, default=None
@@ -301,6 +307,8 @@ def report_lists(ranked, n_items, item_counts=None, item_vectors=None):
 def _count(ranked, n_items, k):
     """Return to how many users each item is recommended."""
     n_items = check_count("n_items", n_items)
+    if hold_ids(ranked) or (isinstance(ranked, np.ndarray) and ranked.dtype.kind in "OUT"):
+        (ranked,), _ = number_ids("ranked", ranked)
     ranked = check_ranked(ranked, n_items, k)
     return np.bincount(ranked[ranked >= 0].astype(np.int64), minlength=n_items)
 
