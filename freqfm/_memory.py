@@ -71,11 +71,14 @@ def aligned_copy(array):
 
 
 def as_aligned(array):
-    """Return an array that begins with a cache line and is far from others; copied if it is not."""
-    memory = array.base
-    if isinstance(memory, np.ndarray) and memory.dtype == np.uint8:
+    """Return a float32 array that begins with a cache line and is far from others.
+
+    It is copied if it is not so, as one of a file may not be.
+    """
+    memory, is_float32 = array.base, array.dtype == np.float32
+    if is_float32 and isinstance(memory, np.ndarray) and memory.dtype == np.uint8:
         before = array.ctypes.data - memory.ctypes.data
         after = memory.nbytes - before - array.nbytes
         if array.ctypes.data % _LINE == 0 and min(before, after) >= _GUARD:
             return array
-    return aligned_copy(array)
+    return aligned_copy(array.astype(np.float32, copy=False))

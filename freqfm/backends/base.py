@@ -369,8 +369,12 @@ class Snapshot:
     def load(self, copies):
         """Store the copies of another snapshot."""
         for copy, array in zip(self._copies, copies, strict=True):
-            if copy.shape != np.shape(array):
-                raise ValueError(f"the shape {np.shape(array)}, where {copy.shape} is needed")
+            found = np.asarray(array)
+            if (found.shape, found.dtype) != (copy.shape, copy.dtype):
+                raise ValueError(
+                    f"an array of shape {found.shape} and type {found.dtype}, where "
+                    f"{copy.shape} and {copy.dtype} are needed"
+                )
             copy[...] = array
 
 

@@ -581,7 +581,9 @@ OF_MODELS = {
         "progress.extra.proposal.aliases": (np.full((40, 5), 10**6, np.int32),),
         "progress.extra.proposal.code": (99,),
     },
-    "mf_slatk": {"progress.extra.thresholds": (DELETED, np.ones(3), "x", {1: 2})},
+    "mf_slatk": {
+        "progress.extra.thresholds": (DELETED, np.ones(3), "x", {1: 2}, np.float32(1), np.ones(60))
+    },
 }
 
 
@@ -622,6 +624,74 @@ def test_attributes_that_are_missing_or_of_another_type(name, data, saved):
                 model.fit(*data_of(model, data))
             except Exception as error:
                 assert isinstance(error, ValueError), f"{attribute} {new!r}: {error!r}"
+
+
+#: Arrays of checkpoints that kernels read, and of which a file may hold another type.
+OF_KERNELS = {
+    "als": ["user_factors_", "item_factors_", "_history.weights"],
+    "fm": ["factors_", "_n_steps", "_target_sums"],
+    "mf_learned": [
+        "user_factors_",
+        "_inverse_temperatures",
+        "_training.n_steps",
+        "_training.statistics",
+        "_training.shared_state",
+        "_training.optimizer.user_factors.first",
+    ],
+    "vae_midx": ["layers_", "_training.codewords"],
+}
+
+
+def replaced(value, path, change):
+    """Return what a dict, a named tuple or a list holds, with changed arrays at a path."""
+    if not path:
+        return [change(one) for one in value] if isinstance(value, list) else change(value)
+    parts = value._asdict() if hasattr(value, "_asdict") else value
+    parts = {**parts, path[0]: replaced(parts[path[0]], path[1:], change)}
+    return type(value)(**parts) if hasattr(value, "_asdict") else parts
+
+
+def dtypes(value):
+    """Return the types of all arrays in nested containers."""
+    if isinstance(value, dict):
+        return {key: dtypes(one) for key, one in value.items()}
+    return list(map(dtypes, value)) if isinstance(value, (list, tuple)) else np.asarray(value).dtype
+
+
+@pytest.mark.parametrize("name", OF_KERNELS)
+def test_arrays_of_another_type_are_converted_or_refused(name, data, saved):
+    file, save = saved
+    value = save(name)
+    kept = dict(vars(value["estimator"]))
+
+    def resumed(path, change):
+        first, *rest = path.split(".")
+        vars(value["estimator"])[first] = replaced(kept[first], rest, change)
+        storage.save(file, value)
+        vars(value["estimator"]).update(kept)
+        model = resume(file)
+        return model.fit(*data_of(model, data))
+
+    expected = learned(resumed(OF_KERNELS[name][0], lambda array: array))
+    for path in OF_KERNELS[name]:
+        wide = resumed(path, lambda array: array.astype(f"{array.dtype.kind}8"))
+        assert_same(learned(wide), expected, path)
+        narrow = learned(resumed(path, lambda array: array.astype(f"{array.dtype.kind}4")))
+        assert dtypes(narrow) == dtypes(expected)
+        for change in (lambda array: np.zeros((), array.dtype), lambda array: array + 0j):
+            with pytest.raises(ValueError, match=re.escape(path.split(".")[0])):
+                resumed(path, change)
+
+
+def test_the_best_epoch_in_a_file_has_the_types_of_the_model(data, saved):
+    file, save = saved
+    value = save("mf")
+    best = value["progress"]["loop"]["best"]
+    for wrong in (best[0].astype(float), best[0].astype(object), np.float32(0), best[0][None]):
+        storage.save(file, changed(value, ["progress", "loop", "best"], [wrong, *best[1:]]))
+        model = resume(file)
+        with pytest.raises(ValueError, match=r"an array of shape .*, where \(60, 4\) and float32"):
+            model.fit(*data_of(model, data))
 
 
 @each("name", [1, None, 2.5, "fit", "predict", "get_params"])

@@ -176,13 +176,24 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in state_arrays(states))
 
     def _align_tables(self):
-        """Align vectors and the optimizer's state with cache lines: training is faster."""
+        """Give all arrays that training changes the types of kernels, which files may not have.
+
+        Vectors and the optimizer's state are aligned with cache lines: training is faster.
+        """
         self._set_tables({name: as_aligned(table) for name, table in self._tables().items()})
         states = {
             name: {key: as_aligned(array) for key, array in state.items()}
             for name, state in self._training.optimizer.items()
         }
-        self._training = self._training._replace(optimizer=states)
+        self._inverse_temperatures = as_kernel_array(self._inverse_temperatures)
+        self._training = TrainingState(
+            states,
+            as_kernel_array(self._training.n_steps, np.int64),
+            as_kernel_array(self._training.temperature_state, np.float64),
+            as_kernel_array(self._training.statistics, np.float64),
+            as_kernel_array(self._training.codewords),
+            as_kernel_array(self._training.shared_state, np.float64),
+        )
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)

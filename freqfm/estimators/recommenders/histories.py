@@ -109,7 +109,8 @@ class InteractionHistory(NamedTuple):
         learned.require(n_bounds > 0, f"{name}.indptr", "is empty")
         n = int(self.indptr[-1])
         learned.array(f"{name}.indices", (n,), "iu", value=self.indices)
-        learned.array(f"{name}.weights", (n if len(self.weights) else 0,), value=self.weights)
+        n_weights = n if np.size(self.weights) else 0
+        learned.array(f"{name}.weights", (n_weights,), value=self.weights)
 
     def check_all(self, learned, n_items, name="_history"):
         """Raise unless all rows are well-formed."""

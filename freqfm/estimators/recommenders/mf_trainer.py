@@ -7,7 +7,15 @@ from freqfm._dense import unit_rows
 from freqfm._input.rows import concatenated_ranges, take_rows
 from freqfm.auxiliary import TermBatch
 from freqfm.backbones._base import backward, forward, forward_all, occurrences
-from freqfm.backends.base import Batches, Exclusions, Graph, RankingProblem, Terms, TrainedTable
+from freqfm.backends.base import (
+    Batches,
+    Exclusions,
+    Graph,
+    RankingProblem,
+    Snapshot,
+    Terms,
+    TrainedTable,
+)
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.histories import are_among, pair_numbers
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
@@ -265,7 +273,9 @@ class MFTrainer(RecommenderTrainer):
         """Restore the values that :meth:`extra` has returned."""
         super().restore_extra(extra)
         if self._thresholds is not None:
-            self._thresholds[:] = extra["thresholds"]
+            thresholds = Snapshot([self._thresholds])
+            thresholds.load([extra["thresholds"]])
+            thresholds.restore()
 
     def _negatives(self, epoch, first, last, generator):
         """Return lists of negatives for some batches; None if these have no lists."""

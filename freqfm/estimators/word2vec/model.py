@@ -489,7 +489,7 @@ class Word2Vec(
     def _trainer_of(self, optimizer, corpus, decays):
         """Return the task for the epoch loop."""
         for name in ("vectors_", "output_vectors_"):
-            setattr(self, name, as_aligned(as_kernel_array(getattr(self, name))))
+            setattr(self, name, as_aligned(getattr(self, name)))
         self._states = {
             name: {key: as_kernel_array(array) for key, array in state.items()}
             for name, state in self._states.items()
