@@ -137,7 +137,8 @@ def history_shares(history, n_users, n_items, item_ids=None):
 def hold_ids(lists):
     """Return whether these are lists of ids, one for each user, rather than rows of a matrix.
 
-    Lists of numbers that are equally long are such rows; sets and the elements of a column are not.
+    Lists of numbers that are equally long, or repeat one, such as zeros, are such rows; sets and
+    the elements of a column are not.
     """
     is_list = isinstance(lists, (list, tuple))
     if _is_table(lists) or not (is_list or hasattr(lists, "__array__")):
@@ -149,7 +150,8 @@ def hold_ids(lists):
         return True
     types = {type(one) for row in rows for one in row}
     numbers = types and all(issubclass(one, (Number, np.bool_)) for one in types)
-    return not numbers or len(set(map(len, rows))) > 1
+    ragged = len(set(map(len, rows))) > 1
+    return not numbers or (ragged and all(len(set(row)) == len(row) for row in rows))
 
 
 def number_ids(name, *tables):

@@ -258,7 +258,7 @@ def test_lists_of_ids(name):
         (held_out, np.array(ranked, dtype=object)),
         (pl.Series(held_out), pl.Series(ranked)),
         ([row.tolist() for row in map(np.flatnonzero, RELEVANT.toarray())], RANKED),
-        # Missing items in the end are nothing, and what occurs twice is held out once.
+        # Missing items in the end are nothing, and a string that occurs twice is held out once.
         ([row * 2 for row in held_out], [[*row, None] for row in ranked]),
     ]
     for case in cases:

@@ -150,7 +150,7 @@ def test_a_metric_is_a_name(metric):
 
 
 def test_rows_of_several_lengths():
-    ragged = [[1, 0], [1]]
+    ragged = [[1, 0, 0], [1]]
     with pytest.raises(ValueError, match="relevant cannot be read as an array"):
         ndcg_at_k(ragged, [[0], [1]])
     with pytest.raises(ValueError, match="ranked cannot be read as an array"):

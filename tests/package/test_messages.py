@@ -105,7 +105,7 @@ ROWS = np.eye(3, dtype=np.float32)
 
 #: What says something about a string: calls with a model, words, the string and a folder.
 CALLS = {
-    "unknown items": lambda m, w, text, at: m.similar_items([text]),
+    "unknown users": lambda m, w, text, at: m.similar_users([text]),
     "ids of another kind": lambda m, w, text, at: m.recommend([7, text]),
     "ids in lists": lambda m, w, text, at: m.recommend(history=text),
     "ids of several types": lambda m, w, text, at: m.fit([[text, 1], [1, text]]),
