@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         samplers as samplers,
         temperatures as temperatures,
     )
+    from freqfm.estimators.blend.recommender import BlendRecommender as BlendRecommender
     from freqfm.estimators.fm.deepfm import (
         DeepFMClassifier as DeepFMClassifier,
         DeepFMRegressor as DeepFMRegressor,
@@ -75,6 +76,7 @@ _PACKAGES = (
     *("metrics", "model_selection", "optimizers", "reranking", "samplers", "temperatures"),
 )
 _NAMES = {
+    "estimators.blend.recommender": ["BlendRecommender"],
     "estimators.fm.deepfm": ["DeepFMClassifier", "DeepFMRegressor"],
     "estimators.fm.ffm": ["FFMClassifier", "FFMRegressor"],
     "estimators.fm.plain": ["FMClassifier", "FMRegressor"],

@@ -98,7 +98,7 @@ def make_ranking_scorer(
     >>> make_ranking_scorer("recall", k=20)
     make_ranking_scorer('recall', k=20, fraction=0.2, seed=0)
     """
-    name, at = _metric_and_k("metric", metric)
+    name, at = metric_and_k("metric", metric)
     if k is not None and at is not None:
         raise ValueError(f"k={shown(k)} and metric={metric!r} both give k; leave one of them out.")
     k = check_count("k", k) if k is not None else at or 10
@@ -111,11 +111,11 @@ def scorer_of(scoring, k):
     """Return a scorer given by name, with this ``k`` unless the name has one, or as a callable."""
     if callable(scoring):
         return scoring
-    metric, at = _metric_and_k("scoring", scoring)
+    metric, at = metric_and_k("scoring", scoring)
     return make_ranking_scorer(metric, k=at or int(k))
 
 
-def _metric_and_k(argument, name):
+def metric_and_k(argument, name):
     """Return the metric and the k of a name such as "ndcg@20"; k is None without "@"."""
     metric, at, k = name.partition("@") if isinstance(name, str) else (None, "", "")
     if metric not in METRICS:

@@ -562,17 +562,7 @@ class BaseRecommender(
     def _score_users(self, X, y):
         """Return the mean NDCG of users with items to be found, and how many these are."""
         self._check_learned()
-        X = self._validate_history(X)
-        if y is None:
-            X, y = holdout_by_content(X, fraction=_HELD_OUT)
-        else:
-            y = _to_be_found(y, X.shape)
-        if not (y.data > 0).any():
-            return float("nan"), 0
-        items, _ = self.recommend(X)
-        liked, _ = split_signs(y)
-        warn_of_seen(liked, X)
-        return float(ndcg_at_k(liked, items)), np.count_nonzero(np.diff(liked.indptr))
+        return score_of_users(self, self._validate_history(X), y)
 
     def predict_pairs(self, users, items):
         """Return the scores of pairs of users and items.
@@ -784,6 +774,20 @@ def refuse_empty(X):
         raise ValueError(
             f"X of shape {X.shape} holds no interaction: there is nothing to learn from."
         )
+
+
+def score_of_users(recommender, X, y):
+    """Return the mean NDCG of users with items to be found, and how many these are."""
+    if y is None:
+        X, y = holdout_by_content(X, fraction=_HELD_OUT)
+    else:
+        y = _to_be_found(y, X.shape)
+    if not (y.data > 0).any():
+        return float("nan"), 0
+    items, _ = recommender.recommend(X)
+    liked, _ = split_signs(y)
+    warn_of_seen(liked, X)
+    return float(ndcg_at_k(liked, items)), np.count_nonzero(np.diff(liked.indptr))
 
 
 def _is_vector_of_int(X):

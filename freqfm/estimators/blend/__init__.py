@@ -1,0 +1,1 @@
+"""Blends of recommenders, by their public interface only."""

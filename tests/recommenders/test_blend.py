@@ -1,0 +1,229 @@
+"""Blends against a reference in plain NumPy, and what happens to members that fail."""
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers import check_matrix_recommender, each
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from freqfm import (
+    ALSRecommender,
+    BlendRecommender,
+    EASERecommender,
+    FastVAERecommender,
+    ItemKNNRecommender,
+)
+from freqfm.datasets import make_interactions
+from freqfm.estimators.blend.selection import HeldOutUsers, find_weights, forward_selection
+from freqfm.metrics import ndcg_at_k
+from freqfm.model_selection import holdout_interactions
+
+K = 5
+
+
+@pytest.fixture(scope="module")
+def X():
+    return make_interactions(60, 40, 900, random_state=0)
+
+
+def members():
+    return [
+        ("als", ALSRecommender(4, max_iter=2, random_state=0, n_jobs=1)),
+        ("ease", EASERecommender(n_jobs=1)),
+        ("knn", ItemKNNRecommender(10, n_jobs=1)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def model(X):
+    weights = [0.5, 0.2, 0.3]
+    return BlendRecommender(members(), weights=weights, n_candidates=8, n_jobs=1).fit(X)
+
+
+def naive_scores(model, user, n_items):
+    """Return the scores of all unseen items of a user, by the formula of the docstring."""
+    total, rest = np.zeros(n_items), np.full(n_items, -np.inf)
+    for place, (member, weight) in enumerate(zip(model.estimators_, model.weights_, strict=True)):
+        items, scores = member.recommend(users=user, n_recommendations=n_items)
+        items, scores = items[items >= 0], scores[items >= 0].astype(np.float64)
+        if not len(items):
+            continue
+        best = scores[: model.n_candidates]
+        units = (scores - best.min()) / best.std()
+        total[items] += weight * np.maximum(0, units)
+        if place == np.argmax(model.weights_):
+            rest[items] = np.minimum(units, 0) / (1 - np.minimum(units, 0))
+    return np.where(total > 0, total, rest)
+
+
+def test_scores_are_weighted_sums_of_standardized_scores(model, X):
+    items, scores = model.recommend(users=np.arange(60), n_recommendations=40)
+    for user in range(60):
+        expected = naive_scores(model, user, 40)
+        seen = X[[user]].indices
+        expected[seen] = -np.inf
+        n = np.isfinite(expected).sum()
+        np.testing.assert_allclose(
+            scores[user, :n], np.sort(expected)[::-1][:n], rtol=2e-4, atol=1e-5
+        )
+        np.testing.assert_allclose(
+            scores[user, :n], expected[items[user, :n]], rtol=2e-4, atol=1e-5
+        )
+        assert (items[user, n:] == -1).all() and (scores[user, n:] == -np.inf).all()
+
+
+def test_one_user_has_the_bits_of_all_and_of_pairs(model, X):
+    items, scores = model.recommend(users=np.arange(60), n_recommendations=12)
+    history_items, history_scores = model.recommend(X, n_recommendations=12)
+    for user in range(60):
+        one, of_one = model.recommend(users=user, n_recommendations=12)
+        np.testing.assert_array_equal(one, items[user])
+        np.testing.assert_array_equal(of_one, scores[user])
+    listed = items >= 0
+    pairs = model.predict_pairs(np.nonzero(listed)[0], items[listed])
+    np.testing.assert_array_equal(pairs, scores[listed])
+    np.testing.assert_array_equal(model.predict(X), model.recommend(X)[0])
+
+
+def test_restricted_requests_keep_scores(model, X):
+    all_items, all_scores = model.recommend(users=3, n_recommendations=40)
+    by_item = dict(zip(all_items.tolist(), all_scores.tolist(), strict=True))
+    chosen = all_items[[1, 4, 9, 15]]
+    items, scores = model.recommend(users=3, candidates=chosen, n_recommendations=6)
+    assert items.tolist() == [*chosen, -1, -1]
+    assert scores[:4].tolist() == [by_item[item] for item in chosen]
+    items, scores = model.recommend(users=[3], exclude=all_items[:3], n_recommendations=6)
+    assert items[0].tolist() == all_items[3:9].tolist()
+    assert scores[0].tolist() == all_scores[3:9].tolist()
+    seen, of_seen = model.recommend(users=3, exclude_seen=False, n_recommendations=10)
+    assert set(seen) & set(X[[3]].indices)
+    np.testing.assert_array_equal(of_seen, model.predict_pairs(np.full(10, 3), seen))
+    assert model.recommend(users=[], n_recommendations=3)[0].shape == (0, 3)
+
+
+def test_forward_selection_is_that_of_a_plain_loop():
+    rng = np.random.default_rng(0)
+    relevant = sparse.csr_array((rng.random((12, 20)) < 0.2).astype(np.float32))
+    dense = np.where(rng.random((3, 12, 20)) < 0.4, rng.random((3, 12, 20)), 0).astype(np.float32)
+    dense[0] += 0.5 * relevant.toarray()
+    held_out = HeldOutUsers([sparse.csr_array(of) for of in dense], relevant, "ndcg", K)
+
+    def score(total, users):
+        ranked = np.argsort(-total, axis=1, kind="stable")[:, :K]
+        ranked[np.take_along_axis(total, ranked, axis=1) <= 0] = -1
+        return ndcg_at_k(relevant[users], ranked[users], K)
+
+    users, total, counts, history = np.arange(0, 12, 2), np.zeros((12, 20)), np.zeros(3), []
+    for _ in range(10):
+        found = [score(total + of, users) for of in dense]
+        total = total + dense[np.argmax(found)]
+        counts[np.argmax(found)] += 1
+        history.append((max(found), counts.copy()))
+    expected = max(history, key=lambda step: step[0])[1]
+    np.testing.assert_array_equal(forward_selection(held_out, users), expected)
+    weights, means, blend = find_weights(held_out, np.random.default_rng(0))
+    np.testing.assert_allclose(means, [score(of, np.arange(12)) for of in dense])
+    assert weights.sum() == pytest.approx(1)
+    assert blend == pytest.approx(score(np.tensordot(weights, dense, 1), np.arange(12)))
+
+
+def test_weights_are_found_and_members_fitted_again(X):
+    model = BlendRecommender(members(), random_state=0, n_jobs=1).fit(X)
+    assert set(model.validation_scores_) == {"als", "ease", "knn", "blend"}
+    assert model.weights_.sum() == pytest.approx(1)
+    for name, member in model.named_estimators_.items():
+        alone = clone(dict(members())[name]).fit(X)
+        np.testing.assert_array_equal(member.recommend(X)[0], alone.recommend(X)[0])
+    again = pickle.loads(pickle.dumps(clone(model).set_params(n_jobs=2).fit(X)))
+    np.testing.assert_array_equal(again.recommend(X)[1], model.recommend(X)[1])
+
+
+def test_given_validation_is_left_out_of_the_first_fit_only(X):
+    history, later = holdout_interactions(X, 0.2, random_state=0)
+    inside = BlendRecommender(members(), random_state=0, n_jobs=1).fit(X, X_val=later)
+    beside = BlendRecommender(members(), random_state=0, n_jobs=1).fit(history, X_val=later)
+    assert inside.validation_scores_ == beside.validation_scores_
+    for model, known in ((inside, X), (beside, history)):
+        (name, member), *_ = model.named_estimators_.items()
+        alone = clone(dict(members())[name]).fit(known)
+        np.testing.assert_array_equal(member.recommend(X)[1], alone.recommend(X)[1])
+
+
+class Broken(ALSRecommender):
+    def fit(self, X, y=None):
+        raise MemoryError("too large")
+
+
+def test_members_that_fail_are_left_out_with_a_warning(X):
+    broken = ("broken", Broken())
+    with pytest.warns(UserWarning, match=r"leaves out broken \(MemoryError: too large\)"):
+        model = BlendRecommender([broken, *members()], random_state=0, n_jobs=1).fit(X)
+    assert "broken" not in model.validation_scores_
+    with pytest.raises(ValueError, match="no member of the blend could be fitted: broken"):
+        BlendRecommender([broken]).fit(X)
+    with pytest.warns(UserWarning, match=r"leaves out ease \(.* s are spent"):
+        model = BlendRecommender(members(), time_limit=1e-9, n_jobs=1, random_state=0).fit(X)
+    assert list(model.named_estimators_) == ["als"]
+
+
+def test_nested_parameters_and_searches(X):
+    model = BlendRecommender(members(), weights=None, n_jobs=1).set_params(als__n_components=3)
+    assert model.get_params()["als__n_components"] == 3
+    search = GridSearchCV(model, {"als__n_components": [2, 3]}, cv=2, refit=False).fit(X)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    default = BlendRecommender().set_params(mf__loss="bpr", n_candidates=50)
+    assert dict(default.estimators)["mf"].loss == "bpr" and default.n_candidates == 50
+    assert clone(default).get_params()["mf__loss"] == "bpr"
+    assert BlendRecommender().set_params(n_candidates=7).estimators is None
+
+
+@each(
+    "match, params",
+    [
+        ("weights=.* must be 3 numbers", {"weights": [1, 2]}),
+        ("none of them negative", {"weights": [1, -1, 1]}),
+        ("weights are all 0", {"weights": [0, 0, 0]}),
+        ("estimators is empty", {"estimators": []}),
+        ("scoring='nd' is not known", {"scoring": "nd"}),
+        ("scoring='coverage@5' is no mean over users", {"scoring": "coverage@5"}),
+    ],
+)
+def test_wrong_parameters_are_refused_by_name(X, match, params):
+    with pytest.raises(ValueError, match=match):
+        BlendRecommender(**{"estimators": members(), **params}).fit(X)
+
+
+def test_explanations_add_up(model, X):
+    item, score = (of[0] for of in model.recommend(users=4, n_recommendations=1))
+    found = model.explain(4, int(item))
+    assert found.score == score == pytest.approx(sum(found.members.values()), rel=1e-5)
+    assert found.contributions.sum() + found.rest == pytest.approx(found.score)
+    assert set(found.history) <= set(X[[4]].indices)
+    again = model.explain(0, int(item), X[[4]])
+    np.testing.assert_allclose(again.contributions, found.contributions, rtol=1e-5)
+
+
+def test_similar_items_are_weighted_means(model):
+    similar, scores = model.similar_items(3, 6)
+    expected = np.zeros(40)
+    for member, weight in zip(model.estimators_, model.weights_, strict=True):
+        items, cosines = member.similar_items(3, 8)
+        expected[items[cosines > 0]] += weight * cosines[cosines > 0]
+    np.testing.assert_allclose(scores, np.sort(expected)[::-1][:6], rtol=1e-5)
+    np.testing.assert_allclose(scores, expected[similar], rtol=1e-5)
+
+
+def test_partial_fit_trains_all_members(X):
+    model = BlendRecommender(members(), weights=None, n_jobs=1).fit(X[:50])
+    model.partial_fit(sparse.vstack([sparse.csr_array((50, 40), dtype=np.float32), X[50:]]))
+    assert model.recommend(users=np.arange(60))[0].shape == (60, 10)
+    with pytest.raises(AttributeError):
+        BlendRecommender([("vae", FastVAERecommender()), *members()]).explain
+
+
+@pytest.mark.slow
+def test_scikit_learns_checks():
+    check_matrix_recommender(BlendRecommender([("knn", ItemKNNRecommender(10))], weights=None))
