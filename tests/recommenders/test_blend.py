@@ -77,7 +77,6 @@ def test_scores_are_weighted_sums_of_standardized_scores(model, X):
 
 def test_one_user_has_the_bits_of_all_and_of_pairs(model, X):
     items, scores = model.recommend(users=np.arange(60), n_recommendations=12)
-    history_items, history_scores = model.recommend(X, n_recommendations=12)
     for user in range(60):
         one, of_one = model.recommend(users=user, n_recommendations=12)
         np.testing.assert_array_equal(one, items[user])
@@ -203,7 +202,7 @@ def test_explanations_add_up(model, X):
     assert found.contributions.sum() + found.rest == pytest.approx(found.score)
     assert set(found.history) <= set(X[[4]].indices)
     again = model.explain(0, int(item), X[[4]])
-    np.testing.assert_allclose(again.contributions, found.contributions, rtol=1e-5)
+    np.testing.assert_allclose(again.contributions, found.contributions, rtol=0.01)
 
 
 def test_similar_items_are_weighted_means(model):
@@ -220,8 +219,8 @@ def test_partial_fit_trains_all_members(X):
     model = BlendRecommender(members(), weights=None, n_jobs=1).fit(X[:50])
     model.partial_fit(sparse.vstack([sparse.csr_array((50, 40), dtype=np.float32), X[50:]]))
     assert model.recommend(users=np.arange(60))[0].shape == (60, 10)
-    with pytest.raises(AttributeError):
-        BlendRecommender([("vae", FastVAERecommender()), *members()]).explain
+    with_vae = BlendRecommender([("vae", FastVAERecommender()), *members()])
+    assert hasattr(with_vae, "partial_fit") and not hasattr(with_vae, "explain")
 
 
 @pytest.mark.slow
