@@ -425,13 +425,7 @@ class BlendRecommender(VersionStamp, _BaseComposition):
             start = time.perf_counter()
             try:
                 member.fit(X, **options)
-            except (
-                ArithmeticError,
-                MemoryError,
-                NotImplementedError,
-                TypeError,
-                ValueError,
-            ) as error:
+            except (MemoryError, NotImplementedError, TypeError, ValueError) as error:
                 errors[name] = f"{type(error).__name__}: {cut(error)}"
                 continue
             self.fit_seconds_[name] = time.perf_counter() - start
@@ -516,10 +510,8 @@ class BlendRecommender(VersionStamp, _BaseComposition):
 
         Unlike the lists, members are asked for these items, which users may have.
         """
-        n, numbers = int(np.diff(pairs.indptr).max(initial=0)), pair_numbers(pairs)
+        n, numbers = max(1, int(np.diff(pairs.indptr).max(initial=0))), pair_numbers(pairs)
         values, rest = np.zeros((len(lists), pairs.nnz)), np.full(pairs.nnz, -np.inf)
-        if not n:
-            return rest
         options = {"candidates": pairs, "exclude_seen": False, "n_recommendations": n}
         for at, (member, of) in enumerate(zip(self.estimators_, lists, strict=True)):
             items, scores = member.recommend(**query, **options)
@@ -629,18 +621,19 @@ class BlendRecommender(VersionStamp, _BaseComposition):
             total = canonical_csr(self._weighted([of.values for of in more]) + total)
             total.data = self._of_pairs(query, total, lists)
         total = _allowed(total, wanted)
-        items, scores = _padded(total)
-        short = np.flatnonzero(np.diff(total.indptr) < wanted.n)
+        items, scores = _top(*_padded(total, wanted.n), wanted.n)
+        short = np.flatnonzero(items[:, -1] < 0)
         if len(short):
-            rest = self._rest(_rows_of(query, short), lists, short, total, wanted, exclude_seen)
-            items, scores = _beside(items, rest[0], short), _beside(scores, rest[1], short)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, : wanted.n]
-        return np.take_along_axis(items, order, axis=1), np.take_along_axis(scores, order, axis=1)
+            known, query = take_rows(total, short), _rows_of(query, short)
+            rest = self._rest(
+                query, lists[self._main], short, known, wanted.of(short), exclude_seen
+            )
+            both = map(np.hstack, zip(_padded(known), rest, strict=True))
+            items[short], scores[short] = _top(*both, wanted.n)
+        return items, scores
 
-    def _rest(self, query, lists, short, total, wanted, exclude_seen):
-        """Return items and scores of users with too few items in lists, by the main member."""
-        known, of = take_rows(total, short), lists[self._main]
-        wanted = wanted.of(short)
+    def _rest(self, query, of, short, known, wanted, exclude_seen):
+        """Return items in no list, and their scores, of users with too few others."""
         items, scores = self.estimators_[self._main].recommend(
             **query,
             n_recommendations=wanted.n + int(np.diff(known.indptr).max(initial=0)),
@@ -762,10 +755,7 @@ class BlendRecommender(VersionStamp, _BaseComposition):
             for member in self.estimators_
         ]
         total = self._weighted([_as_rows(*of, self.n_features_in_) for of in found])
-        similar, scores = _padded(total, wanted.n)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, : wanted.n]
-        ranked = [np.take_along_axis(of, order, axis=1) for of in (similar, scores)]
-        return of_single(items, tuple(ranked))
+        return of_single(items, _top(*_padded(total, wanted.n), wanted.n))
 
     @_of_members("explain")
     def explain(self, user, item, X=None):
@@ -849,9 +839,7 @@ def _padded(total, width=1):
     return items, scores
 
 
-def _beside(table, more, rows):
-    """Return a table with more columns, that are given for some rows."""
-    fill = -1 if table.dtype.kind == "i" else -np.inf
-    right = np.full((len(table), more.shape[1]), fill, dtype=table.dtype)
-    right[rows] = more
-    return np.concatenate([table, right], axis=1)
+def _top(items, scores, n):
+    """Return the ``n`` best items of each row, and their scores; the first of equal ones."""
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :n]
+    return np.take_along_axis(items, order, axis=1), np.take_along_axis(scores, order, axis=1)
