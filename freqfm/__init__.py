@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from freqfm.estimators.recommenders.closed_form.item_knn import (
         ItemKNNRecommender as ItemKNNRecommender,
     )
+    from freqfm.estimators.recommenders.closed_form.popularity import (
+        PopularityRecommender as PopularityRecommender,
+    )
     from freqfm.estimators.recommenders.mf import MFRecommender as MFRecommender
     from freqfm.estimators.recommenders.base import recommend as recommend
     from freqfm.estimators.recommenders.vae import FastVAERecommender as FastVAERecommender
@@ -87,6 +90,7 @@ _NAMES = {
     "estimators.recommenders.closed_form.ease": ["EASERecommender"],
     "estimators.recommenders.closed_form.graph_filter": ["GraphFilterRecommender"],
     "estimators.recommenders.closed_form.item_knn": ["ItemKNNRecommender"],
+    "estimators.recommenders.closed_form.popularity": ["PopularityRecommender"],
     "estimators.recommenders.mf": ["MFRecommender"],
     "estimators.recommenders.vae": ["FastVAERecommender"],
     "estimators.interactions.recommender": ["InteractionRecommender"],

@@ -17,6 +17,7 @@ from freqfm import (
     InteractionRecommender,
     ItemKNNRecommender,
     MFRecommender,
+    PopularityRecommender,
 )
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
@@ -36,6 +37,7 @@ MODELS = {
     "ease": EASERecommender(),
     "knn": ItemKNNRecommender(),
     "filter": GraphFilterRecommender(random_state=0),
+    "popular": PopularityRecommender(),
     "vae": FastVAERecommender(4, max_iter=2, random_state=0, n_jobs=1, early_stopping=False),
     **{
         loss: MFRecommender(4, loss=loss, max_iter=2, random_state=0, n_jobs=1)

@@ -7,20 +7,18 @@ import numpy as np
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
-from freqfm._input.rows import slices, split_signs, with_one_index_type
+from freqfm._input.rows import slices, with_one_index_type
 from freqfm._input.validation import canonical_csr
-from freqfm._signals import release_signals
 from freqfm._threads import single_threaded_blas
 from freqfm.estimators.progress import announce, announced_parts
-from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
-from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, with_dislikes
-from freqfm.estimators.training import attempt
+from freqfm.estimators.recommenders.closed_form.base import ClosedFormRecommender
+from freqfm.estimators.recommenders.histories import scale_rows
 
 # With n_neighbors="auto" all items are neighbors up to this many.
 _MOST_EXACT = 4096
 
 
-class ItemWeightsRecommender(BaseRecommender):
+class ItemWeightsRecommender(ClosedFormRecommender):
     """Recommenders that score an item by its weights from the items that the user has.
 
     ``item_weights_[i, j]`` is what an interaction with item i adds to the score of item j. Users
@@ -28,78 +26,13 @@ class ItemWeightsRecommender(BaseRecommender):
     A subclass defines ``_item_weights``.
     """
 
-    _keeps_weights = True
     _weights_in_fit, _weights_in_histories = (1e-6, 1e10), (1e-20, 1e10)
-    # Predictions are sparse products, of the CPU.
-    device = "cpu"
 
     @abstractmethod
     def _item_weights(self, X):
         """Return the weights that are learned from a canonical matrix, (n_items, n_items) CSR."""
 
-    def fit(self, X, y=None, *, dislikes=None):
-        """Learn the weights between items.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items)
-            Interactions; values are their weights, added up where a sparse matrix holds a pair
-            several times. Negative values are dislikes, which are not recommended, and no part of
-            what is learned. Rows and columns may be empty.
-        y : Ignored
-        dislikes : {array-like, sparse matrix} of shape (n_users, n_items), default=None
-            Items that users dislike: all entries that are not zero. A pair that ``X`` holds too is
-            a dislike.
-
-        Returns
-        -------
-        self : object
-        """
-        self._validate_params()
-        with attempt(self), release_signals():
-            announce(self.verbose, "checking interactions")
-            X = self._validate_history(X, reset=True)
-            X = with_dislikes(X, self._given_dislikes(X.shape, dislikes))
-            refuse_empty(X)
-            self._learn(*split_signs(X))
-        return self
-
-    def partial_fit(self, X, y=None, *, dislikes=None):
-        """Add interactions to the known ones, and compute the weights of all of them.
-
-        The weights are those of ``fit`` on the sum, in the same time.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items)
-            New interactions. Rows beyond the users of the model are new users, columns beyond its
-            items new items. There may be fewer rows than users, but not fewer columns than items.
-            Of a pair that is liked and disliked the last call counts.
-        y : Ignored
-        dislikes : {array-like, sparse matrix} of shape (n_users, n_items), default=None
-            As in ``fit``.
-
-        Returns
-        -------
-        self : object
-        """
-        if not hasattr(self, "item_weights_"):
-            return self.fit(X, dislikes=dislikes)
-        self._validate_params()
-        with attempt(self), release_signals():
-            announce(self.verbose, "checking interactions")
-            self._history.check_all(self._check_learned(), self.n_features_in_)
-            X = self._validate_more(X)
-            X = with_dislikes(X, self._given_dislikes(X.shape, dislikes))
-            if not X.nnz:
-                refuse_empty(X)
-            parts = (pad_rows(part, self._n_users) for part in split_signs(X))
-            self._learn(*self._known_with(*parts))
-        return self
-
     def _learn(self, X, dislikes):
-        """Compute the weights of a canonical matrix of likes."""
-        refuse_empty(X)
         self._remember(X, dislikes)
         weights = self._item_weights(X)
         announce(self.verbose, "ordering the weights between items")
