@@ -52,7 +52,7 @@ def number_table(name, table, n_items=None):
     return table
 
 
-def category_shares(categories):
+def category_shares(categories, name="categories"):
     """Return how much of each item belongs to each category, (n_items, n_categories) CSR, float64.
 
     Rows add up to 1, or to 0 for items without category.
@@ -63,6 +63,8 @@ def category_shares(categories):
         What is two-dimensional, a sparse matrix, an array or a DataFrame of numbers, holds weights
         of shape (n_items, n_categories), which are divided by their sums. All else, lists of lists
         too, holds a label for each item, or a list of labels. Missing ones are none.
+    name : str
+        Of the argument, for error messages.
 
     Raises
     ------
@@ -71,25 +73,25 @@ def category_shares(categories):
     """
     if isinstance(categories, (str, bytes, Mapping, Set)):
         raise TypeError(
-            f"categories={shown(categories)} has no order of items; give a label, or a list of "
+            f"{name}={shown(categories)} has no order of items; give a label, or a list of "
             f"labels, for each of them."
         )
     if not _is_table(categories):
         rows = _as_rows(categories)
         if isinstance(categories, (list, tuple)):
-            _refuse_weights("categories", rows)
-        return _shares_of_labels(rows)
+            _refuse_weights(name, rows)
+        return _shares_of_labels(rows, name)
     if not sparse.issparse(categories):
-        categories = _as_numbers(as_array("categories", categories))
+        categories = _as_numbers(as_array(name, categories))
         if categories.dtype.kind not in "biuf":
-            return _shares_of_labels(list(categories))
-    shares = sparse.csr_array(number_table("categories", categories), dtype=np.float64)
+            return _shares_of_labels(list(categories), name)
+    shares = sparse.csr_array(number_table(name, categories), dtype=np.float64)
     if shares.shape[1] == 1 and not np.isin(shares.data, (0, 1)).all():
         raise ValueError(
-            "categories is a matrix of weights with one column, by which all items are alike; "
-            "give labels as a vector, that column alone."
+            f"{name} is a matrix of weights with one column, by which all items are alike; "
+            f"give labels as a vector, that column alone."
         )
-    return _divided_by_sums("categories", shares)
+    return _divided_by_sums(name, shares)
 
 
 def history_shares(history, n_users, n_items, item_ids=None):
@@ -280,19 +282,17 @@ def _refuse_weights(name, rows):
         )
 
 
-def _shares_of_labels(rows):
+def _shares_of_labels(rows, name):
     """Return the shares of labels in items, of which each has one or a list."""
     lists = [list(row) if _is_list(row) else [row] for row in rows]
     lists = [[one for one in row if not is_missing(one)] for row in lists]
-    labels = as_ids([one for row in lists for one in row], "categories")
+    labels = as_ids([one for row in lists for one in row], name)
     if not len(labels):
-        raise ValueError("categories holds no category; give one for some items at least.")
-    names, codes = unique_codes(labels, "categories")
+        raise ValueError(f"{name} holds no label; give one for some items at least.")
+    names, codes = unique_codes(labels, name)
     items = np.repeat(np.arange(len(lists)), [len(row) for row in lists])
     shape = len(lists), len(names)
-    return _divided_by_sums(
-        "categories", sparse.csr_array((np.ones(len(items)), (items, codes)), shape)
-    )
+    return _divided_by_sums(name, sparse.csr_array((np.ones(len(items)), (items, codes)), shape))
 
 
 def _divided_by_sums(name, X):

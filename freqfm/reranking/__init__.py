@@ -1,4 +1,4 @@
-"""Re-ranking of recommendations: lists that are diverse, or calibrated to what a user had.
+"""Re-ranking of recommendations: diverse or calibrated lists, limits for groups, and boosts.
 
 The functions take ``(items, scores)`` of ``recommend``, with more items than are needed, and return
 fewer in another order. They need no model, and take the results of any other library.
@@ -6,5 +6,6 @@ fewer in another order. They need no model, and take the results of any other li
 
 from freqfm.reranking._calibration import calibrate
 from freqfm.reranking._diversity import diversify
+from freqfm.reranking._rules import boost, limit_per_group
 
-__all__ = ["calibrate", "diversify"]
+__all__ = ["boost", "calibrate", "diversify", "limit_per_group"]

@@ -16,6 +16,7 @@ class Given(NamedTuple):
     scores: np.ndarray  #: (n, n_candidates)
     codes: np.ndarray  #: (n, n_candidates), int32: rows of the table of items; -1 for missing ones
     is_single: bool  #: whether one list was given, without a dimension of lists
+    are_ids: bool  #: whether ``items`` holds ids, of which None is missing
 
     @classmethod
     def of(cls, items, scores, n_items, item_ids):
@@ -48,19 +49,26 @@ class Given(NamedTuple):
         items, scores, codes = (
             np.take_along_axis(array, order, axis=1) for array in (items, scores, codes)
         )
-        return cls(items, scores, codes.astype(np.int32), is_single)
+        return cls(items, scores, codes.astype(np.int32), is_single, item_ids is not None)
 
     def lists(self):
         """Return the items and how relevant they are, for the backend."""
         return RankedLists(self.codes, relevances(self.codes, self.scores))
 
     def take(self, chosen):
-        """Return the items and scores at some places, -1 for missing ones."""
-        # If a place is missing, so is the last one.
-        places = np.where(chosen < 0, self.codes.shape[1] - 1, chosen)
-        items, scores = (
-            np.take_along_axis(array, places, axis=1) for array in (self.items, self.scores)
+        """Return the items and scores at some places, -1 for none."""
+        missing = chosen < 0
+        # Where no candidate is left, the last one may be missing, as it was given.
+        places = np.where(missing, self.codes.shape[1] - 1, chosen)
+        items, scores, codes = (
+            np.take_along_axis(array, places, axis=1)
+            for array in (self.items, self.scores, self.codes)
         )
+        missing &= codes >= 0
+        if missing.any():
+            items = items.astype(object if self.are_ids else np.int64)
+            scores = scores.astype(np.result_type(scores, np.float32))
+            items[missing], scores[missing] = None if self.are_ids else -1, -np.inf
         return (items[0], scores[0]) if self.is_single else (items, scores)
 
     def count(self, n_recommendations):

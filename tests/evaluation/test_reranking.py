@@ -9,11 +9,18 @@ import pyarrow as pa
 import pytest
 from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
-from reference.reranking import calibrated, divergence, marginal_relevance, scaled
+from reference.reranking import (
+    boosted,
+    calibrated,
+    divergence,
+    limited,
+    marginal_relevance,
+    scaled,
+)
 from scipy import sparse
 
 from freqfm.metrics import diversity_at_k, miscalibration_at_k
-from freqfm.reranking import calibrate, diversify
+from freqfm.reranking import boost, calibrate, diversify, limit_per_group
 
 N_ITEMS, N_CANDIDATES = 40, 25
 GENRES = ["comedy", "drama", "horror", None, "war"]
@@ -262,6 +269,80 @@ def test_large_inputs_are_cut_into_parts(lists, monkeypatch):
     assert_allclose(miscalibration_at_k(lists[0], counts, X), expected[1])
 
 
+@each("limit", [1, 2, 5])
+def test_groups_are_limited(lists, limit):
+    counts = category_matrix()[0]
+    brands = [None if i % 7 == 0 else i % 4 for i in range(N_ITEMS)]
+    for groups, sets in [
+        (counts, [set(np.flatnonzero(row)) for row in counts]),
+        (brands, [set() if brand is None else {brand} for brand in brands]),
+    ]:
+        found, scores = limit_per_group(*lists, groups, limit, 9)
+        for user, (items, _) in enumerate(candidates(lists)):
+            expected = items[limited([sets[item] for item in items], limit, 9)]
+            assert_array_equal(found[user], [*expected, *[-1] * (9 - len(expected))])
+            of_item = dict(zip(lists[0][user], lists[1][user], strict=True)) | {-1: -np.inf}
+            assert scores[user].tolist() == [of_item[item] for item in found[user]]
+
+
+def test_limits_take_any_form_of_the_same(lists):
+    import pandas as pd
+
+    brands = [i % 4 for i in range(N_ITEMS)]
+    expected, scores = limit_per_group(*lists, brands, 2)
+    assert expected.shape == lists[0].shape and (np.sum(expected >= 0, axis=1) <= 8).all()
+    ids = np.array([f"film {i}" for i in range(N_ITEMS)], dtype=object)
+    for groups in (
+        np.array(brands),
+        pd.Series(brands, dtype="category"),
+        [[brand, brand] for brand in map(str, brands)],
+        3 * sparse.coo_array(np.eye(4)[brands]),
+    ):
+        assert_array_equal(limit_per_group(*lists, groups, 2)[0], expected)
+    named = np.where(lists[0] >= 0, ids[lists[0]], None)
+    found, of_found = limit_per_group(named, lists[1], brands, 2, item_ids=ids)
+    assert_array_equal(found, np.where(expected >= 0, ids[expected], None))
+    assert_array_equal(of_found, scores)
+    # Where nothing is left, whatever the types.
+    for items, item_ids, missing in [
+        (np.array([2, 0, 1], np.uint8), None, -1),
+        (["c", "a", "b"], ["a", "b", "c"], None),
+        ([30, 10, 20], [10, 20, 30], None),
+    ]:
+        found, of_found = limit_per_group(items, [1, 5, 3], ["x", "x", "y"], 1, item_ids=item_ids)
+        assert found.tolist() == [items[1], items[0], missing]
+        assert of_found.tolist() == [5, 1, -np.inf]
+    assert limit_per_group(np.zeros((0, 5), int), np.zeros((0, 5)), brands)[0].shape == (0, 5)
+
+
+def test_boosts_are_added_to_relevances(lists):
+    boosts = np.random.default_rng(5).normal(size=N_ITEMS)
+    boosts[::3] = 0
+    ids = [f"film {i}" for i in range(N_ITEMS)]
+    named = np.where(lists[0] >= 0, np.array(ids, object)[lists[0]], None)
+    found, scores = boost(*lists, boosts, 8)
+    for user, (items, relevances) in enumerate(candidates(lists)):
+        expected = items[boosted(relevances.tolist(), boosts[items].tolist(), 8)]
+        assert_array_equal(found[user], expected)
+        of_item = dict(zip(items, relevances, strict=True))
+        assert_allclose(scores[user], [of_item[i] + boosts[i] for i in expected], atol=1e-6)
+    # Another function may follow.
+    brands = [i % 4 for i in range(N_ITEMS)]
+    limited_of_boosted = limit_per_group(*boost(*lists, boosts), brands, 2, 4)[0]
+    for items, of_all in zip(limited_of_boosted, boost(*lists, boosts)[0], strict=True):
+        places = limited([{i % 4} for i in of_all if i >= 0], 2, 4)
+        assert_array_equal(items, of_all[places])
+    assert_array_equal(
+        boost(named, lists[1], boosts.tolist(), 8, item_ids=ids)[0],
+        np.where(found >= 0, np.array(ids, object)[found], None),
+    )
+    assert_array_equal(boost(lists[0], lists[1] * 1e9, boosts, 8)[0], found)
+    # Without boosts only the order of the scores counts; missing ones stay last.
+    items, _ = boost([[3, -1, 5]], [[1.0, 9.0, 2.0]], np.zeros(N_ITEMS))
+    assert items.tolist() == [[5, 3, -1]]
+    assert boost([0, 1], [2, 1], [0, 7])[0].tolist() == [1, 0]
+
+
 BASE = {"items": [[0, 1, 2]], "scores": [[3, 2, 1]]}
 TABLE = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
 
@@ -291,6 +372,8 @@ def test_bad_lists_are_refused(changed, words):
     for function, given in (
         (diversify, {"item_vectors": TABLE}),
         (calibrate, {"categories": np.array(TABLE), "history": np.ones((1, 3))}),
+        (limit_per_group, {"groups": np.array(TABLE)}),
+        (boost, {"boosts": [0, 1, 2]}),
     ):
         with pytest.raises((TypeError, ValueError)) as error:
             function(**BASE | given | changed)
@@ -320,7 +403,7 @@ def test_bad_lists_are_refused(changed, words):
         (calibrate, {"categories": "abc"}, "categories='abc' has no order"),
         (calibrate, {"categories": {"a", "b", "c"}}, "has no order of items"),
         (calibrate, {"categories": {0: "a", 1: "b", 2: "c"}}, "has no order of items"),
-        (calibrate, {"categories": [None, None, None]}, "categories holds no category"),
+        (calibrate, {"categories": [None, None, None]}, "categories holds no label"),
         (calibrate, {"categories": ["a", 1, "b"]}, "categories"),
         (calibrate, {"history": [[0, 0, 1]]}, "np.array(history)"),
         (calibrate, {"history": [[1, 0.5, 0.2]]}, "np.array(history)"),
@@ -328,10 +411,22 @@ def test_bad_lists_are_refused(changed, words):
         (calibrate, {"history": [[0], [1]]}, "history"),
         (calibrate, {"history": [[5]]}, "history holds 5"),
         (calibrate, {"history": [["a"]]}, "history holds"),
+        (limit_per_group, {"groups": ["a", 1, "b"]}, "groups"),
+        (limit_per_group, {"groups": [None, None, None]}, "groups holds no label"),
+        (limit_per_group, {"groups": [[-1, 2], [1, 1], [0, 1]]}, "groups holds the negative"),
+        (limit_per_group, {"groups": ["a", "b"]}, "items holds 2, but there are 2 items"),
+        (limit_per_group, {"groups": TABLE, "limit": 0}, "limit=0"),
+        (limit_per_group, {"groups": TABLE, "limit": 1.5}, "limit=1.5"),
+        (boost, {"boosts": {0: 1.0}}, "boosts has the shape ()"),
+        (boost, {"boosts": TABLE}, "boosts has the shape (3, 2)"),
+        (boost, {"boosts": ["a", "b", "c"]}, "boosts holds <U1"),
+        (boost, {"boosts": [0, np.nan, 1]}, "boosts holds NaN"),
     ],
 )
 def test_bad_tables_are_refused(function, changed, words):
-    given = {} if function is diversify else {"categories": ["a", "b", "a"], "history": [[0, 1]]}
+    given = {}
+    if function is calibrate:
+        given = {"categories": ["a", "b", "a"], "history": [[0, 1]]}
     with pytest.raises((TypeError, ValueError)) as error:
         function(**BASE | given | changed)
     assert words in str(error.value)

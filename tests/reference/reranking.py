@@ -70,3 +70,26 @@ def calibrated(relevances, shares, history, weight, k):
                 best, worth = place, value
         chosen.append(best)
     return chosen
+
+
+def limited(groups, limit, k):
+    """Return the places of the best candidates with at most ``limit`` of a group.
+
+    Parameters
+    ----------
+    groups : list of sets
+        Of each candidate, best first.
+    limit : int
+    k : int
+    """
+    chosen = []
+    for place, of_item in enumerate(groups):
+        if all(sum(group in groups[i] for i in chosen) < limit for group in of_item):
+            chosen.append(place)
+    return chosen[:k]
+
+
+def boosted(relevances, boosts, k):
+    """Return the places of the k largest sums of a relevance and a boost."""
+    worth = [one + other for one, other in zip(relevances, boosts, strict=True)]
+    return sorted(range(len(worth)), key=lambda place: -worth[place])[:k]
