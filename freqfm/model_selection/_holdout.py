@@ -95,7 +95,7 @@ def holdout_interactions(
     [('ann', 'tea'), ('bob', 'tea')]
     """
     check_integer("min_history", min_history, 0)
-    source = _open(X, user, item)
+    source = open_histories(X, user, item)
     generator = np.random.default_rng(draw_seed(random_state))
     keys = generator.integers(2**64, size=source.histories.nnz, dtype=np.uint64)
     fraction = check_fraction("fraction", fraction)
@@ -161,7 +161,7 @@ def holdout_by_content(
     False
     """
     check_seed(seed)
-    source = _open(X, user, item)
+    source = open_histories(X, user, item)
     X = source.histories
     salt = _mix(np.array([int(seed) % 2**64], dtype=np.uint64))
     hashes = _mix(source.item_numbers() ^ salt)
@@ -190,7 +190,7 @@ def check_seed(seed):
     return int(seed)
 
 
-def _open(X, user, item):
+def open_histories(X, user, item):
     """Return the histories in a matrix or a table, as an object with a common interface."""
     X = with_groups(X)
     if isinstance(X, (list, tuple)) and not all(isinstance(row, tuple) for row in X):
@@ -259,9 +259,9 @@ class _Interactions:
     """Histories in a table; their entries are its distinct pairs of user and item."""
 
     def __init__(self, X, user, item):
-        self._table = InteractionTable(X)
-        places = self._table.find(user=user, item=item)
-        (user_ids, users), (self._items, items) = self._table.codes(places)
+        self.table = InteractionTable(X)
+        places = self.table.find(user=user, item=item)
+        (user_ids, users), (self._items, items) = self.table.codes(places)
         n_items = len(self._items)
         pairs, self._pair_of_row = np.unique(users * n_items + items, return_inverse=True)
         users, items = np.divmod(pairs, n_items)
@@ -282,7 +282,7 @@ class _Interactions:
     def parts(self, chosen):
         """Return the rows without the chosen pairs of user and item, and the rows with them."""
         chosen = chosen[self._pair_of_row]
-        return self._table.take(np.flatnonzero(~chosen)), self._table.take(np.flatnonzero(chosen))
+        return self.table.take(np.flatnonzero(~chosen)), self.table.take(np.flatnonzero(chosen))
 
 
 def _choose(X, keys, fraction, min_history):

@@ -33,6 +33,9 @@ METRICS = {
     "neg_dislike_rate": lambda *given: -metrics.dislike_rate_at_k(*given),
 }
 
+# Those that are no means over users.
+OF_ALL_USERS = "coverage", "neg_dislike_rate"
+
 
 def make_ranking_scorer(
     metric: str = "ndcg",

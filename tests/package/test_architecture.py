@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib
 import inspect
 from pathlib import Path
 
@@ -103,6 +104,11 @@ MAY_IMPORT = {
         "model_selection",
         "reranking",
     },
+}
+
+# Names that are documented in a part below that of their module, and found when they are used.
+FOUND_ABOVE = {
+    "freqfm.model_selection": {"compare_recommenders": "freqfm.estimators.comparison.compare"}
 }
 
 # Heavy or optional; they are imported inside the functions that need them.
@@ -240,6 +246,24 @@ def test_imports_follow_the_layers():
         for violation in violations(module, tree, SOURCES[module].name == "__init__.py")
     ]
     assert found == []
+
+
+def test_layers_are_not_evaded():
+    # A module that imports by name could import any part.
+    importing = {
+        module
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Name, ast.Attribute))
+        and ast.unparse(node).endswith(("import_module", "__import__"))
+    }
+    # Two look for other packages, or for a class that a file names.
+    others = {"freqfm.dask._cluster", "freqfm.callbacks._storage"}
+    assert importing == {"freqfm", *others, *FOUND_ABOVE}
+    for module, names in FOUND_ABOVE.items():
+        module = importlib.import_module(module)
+        assert module._LAZY.items() == names.items()
+        assert set(names) <= {*module.__all__, *dir(module)}
 
 
 def test_layers_have_no_cycle():

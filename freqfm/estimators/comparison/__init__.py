@@ -1,0 +1,1 @@
+"""Recommenders compared on the same interactions."""
