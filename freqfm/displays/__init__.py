@@ -5,6 +5,7 @@ attributes of the display. Drawing requires matplotlib, ``pip install 'freqfm[pl
 ``RankingReport`` is HTML and requires nothing.
 """
 
+from freqfm.displays._comparison import RecommenderComparisonDisplay
 from freqfm.displays._interactions import InteractionStrengthsDisplay
 from freqfm.displays._popularity import MagnitudePopularityDisplay, StratifiedNDCGDisplay
 from freqfm.displays._report import RankingReport
@@ -15,6 +16,7 @@ __all__ = [
     "LossCurveDisplay",
     "MagnitudePopularityDisplay",
     "RankingReport",
+    "RecommenderComparisonDisplay",
     "StratifiedNDCGDisplay",
     "TemperatureDisplay",
 ]

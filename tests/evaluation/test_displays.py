@@ -12,18 +12,30 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, StandardScaler
 
-from freqfm import FMClassifier, FMRegressor, InteractionRecommender, MFRecommender
+from freqfm import (
+    FMClassifier,
+    FMRegressor,
+    InteractionRecommender,
+    ItemKNNRecommender,
+    MFRecommender,
+)
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.displays import (
     InteractionStrengthsDisplay,
     LossCurveDisplay,
     MagnitudePopularityDisplay,
+    RecommenderComparisonDisplay,
     StratifiedNDCGDisplay,
     TemperatureDisplay,
 )
 from freqfm.initializers import PRISM
 from freqfm.metrics import ndcg_at_k, stratified_ndcg_at_k
-from freqfm.model_selection import WarmStartKFold, holdout_interactions, make_ranking_scorer
+from freqfm.model_selection import (
+    WarmStartKFold,
+    compare_recommenders,
+    holdout_interactions,
+    make_ranking_scorer,
+)
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -340,3 +352,32 @@ def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"freqfm\[plot\]"):
         display.plot()
+
+
+def test_comparisons_are_drawn_with_intervals():
+    X = make_interactions(100, 50, 1500, random_state=0)
+    members = [("knn $", ItemKNNRecommender(10)), ("broken", ItemKNNRecommender(-1))]
+    comparison = compare_recommenders(X, members, random_state=0)
+    display = RecommenderComparisonDisplay.from_comparison(comparison, s=9)
+    assert display.names == ["knn $", "most popular"] and display.metric == "ndcg@10"
+    rows = comparison.rows_[:2]
+    scores = [row.scores["ndcg@10"] for row in rows]
+    assert_array_equal(
+        display.points_.get_offsets(),
+        [[row.fit_seconds, score] for row, score in zip(rows, scores, strict=True)],
+    )
+    (bars,) = (one for one in display.ax_.collections if one is not display.points_)
+    low, high = rows[1].interval
+    assert_allclose(bars.get_segments()[1][:, 1], [scores[0] + low, scores[0] + high])
+    assert [text.get_text() for text in display.ax_.texts] == [r"knn \$", "most popular"]
+    again = display.plot(ax=plt.subplots()[1])
+    assert again is display
+    bare = RecommenderComparisonDisplay(["a"], [0.5], [2.0]).plot()
+    assert bare.ax_.get_ylabel() == "score" and bare.ax_.get_xscale() == "log"
+    for scores, options, words in [
+        ([0.5, 0.4], {}, "scores has the shape"),
+        ([0.5], {"intervals": [0.1]}, "intervals has the shape"),
+        ([[0.5]], {}, "scores must be one-dimensional"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            RecommenderComparisonDisplay(["a"], scores, [2.0], **options)
