@@ -104,5 +104,6 @@ class RecommenderComparisonDisplay:
         for name, *place in zip(self.names, self.seconds, self.scores, strict=True):
             offset = {"xytext": (5, 3), "textcoords": "offset points"}
             self.ax_.annotate(label_of(name), place, **offset)
+        self.ax_.margins(x=0.15)  # for the names
         self.ax_.set(xscale="log", xlabel="seconds to fit", ylabel=label_of(self.metric))
         return self

@@ -17,6 +17,7 @@ from freqfm import (
     BlendRecommender,
     InteractionRecommender,
     ItemKNNRecommender,
+    MFRecommender,
     PopularityRecommender,
 )
 from freqfm.datasets import make_interactions
@@ -278,9 +279,11 @@ def test_scorers(X):
         ({"time_limit": "1"}, "time_limit='1'"),
         ({"cv": 1}, "n_splits"),
         ({"cv": "time"}, "cv"),
-        ({"interactions": [[1, 0], [0, 1]]}, "list"),
-        ({"interactions": sparse.csr_array((5, 5))}, ""),
-        ({"interactions": [("ann", "tea", 1_600_000_000 + i) for i in range(9)]}, "times"),
+        ({"interactions": [[1, 0], [0, 1]]}, "cannot be divided: X is a list"),
+        ({"interactions": sparse.csr_array((5, 5))}, "interactions are too few"),
+        ({"interactions": [("ann", "tea")]}, "interactions are too few"),
+        ({"interactions": None}, "interactions cannot be divided"),
+        ({"interactions": [("ann", i, 1_600_000_000 + i) for i in range(9)]}, "times"),
     ],
 )
 def test_what_is_refused(X, changed, words):
@@ -291,7 +294,7 @@ def test_what_is_refused(X, changed, words):
 
 def test_lazy_tables_are_refused():
     pl = pytest.importorskip("polars")
-    with pytest.raises(TypeError, match="interactions is a LazyFrame"):
+    with pytest.raises(TypeError, match="interactions cannot be divided: it is a LazyFrame"):
         compare_recommenders(pl.LazyFrame({"user": ["a"], "item": ["b"]}))
 
 
@@ -300,3 +303,46 @@ def test_default_recommenders(X):
     names = {"als", "ease", "graph_filter", "item_knn", "mf", "blend", POPULAR}
     assert set(by_name(comparison)) == names
     assert not any(row.error for row in comparison.rows_)
+
+
+def test_columns_are_named_by_a_splitter_or_a_recommender(log):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(log, columns=["who", "item", "value", "time"])
+    with pytest.raises(ValueError, match=r"no column of users.*cv=GlobalTimeSplit\(user="):
+        compare_recommenders(frame, [KNN])
+    with pytest.raises(ValueError, match=r"several columns of times.*time=\.\.\.\)"):
+        compare_recommenders(frame.assign(user=frame["who"], date=frame["time"]), [KNN])
+    X = pd.DataFrame(np.ones((30, 20)))
+    with pytest.raises(ValueError, match="has to be given as an array"):
+        compare_recommenders(X, [KNN])
+
+
+def test_all_matrices_and_dislikes(X):
+    expected = scores_of(compare_recommenders(X, [KNN], random_state=0))
+    for same in (X.toarray(), X.toarray() > 0, X.tocsc(), X.astype(np.int8), sparse.coo_matrix(X)):
+        assert scores_of(compare_recommenders(same, [KNN], random_state=0)) == expected
+    Y = X.copy()
+    Y.data[::4] *= -1
+    scoring = ["ndcg@10", "neg_dislike_rate@10"]
+    rows = compare_recommenders(Y, [KNN], scoring=scoring, random_state=0).rows_
+    assert all(row.scores["neg_dislike_rate@10"] < 0 for row in rows)
+    # Users without interactions are not tested.
+    more = sparse.vstack([X, sparse.csr_array((5, 60))]).tocsr()
+    assert not any(row.error for row in compare_recommenders(more, [KNN], cv=2).rows_)
+
+
+def test_features_and_contexts(log):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(log, columns=["user", "item", "value", "timestamp"])
+    frame["device"] = np.where(np.arange(len(frame)) % 2, "a", "b")
+    kinds = pd.DataFrame(
+        {"item": [f"i{i}" for i in range(65)], "kind": ["x", "y", "z", "v", "w"] * 13}
+    )
+    model = MFRecommender(4, max_iter=2)
+    members = [
+        ("features", InteractionRecommender(model, value="value", item_features=kinds)),
+        ("context", InteractionRecommender(model, value="value", context=["device"])),
+    ]
+    rows = by_name(compare_recommenders(frame, members, random_state=0))
+    assert rows["features"].error is None and rows[OF_LATE].error is None
+    assert "in contexts" in rows["context"].error

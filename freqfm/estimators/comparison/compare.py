@@ -142,10 +142,10 @@ def compare_recommenders(
         time_limit = check_number("time_limit", time_limit, 0, np.finfo(float).max)
     count_threads(n_jobs)
     members = _checked(estimators, time_limit)
-    data = open_interactions(interactions, members, cv)
+    data, splits = open_interactions(interactions, members, cv, seed)
     of_late = [(OF_LATE, PopularityRecommender())] if data.has_times else []
     members = [(POPULAR, PopularityRecommender()), *of_late, *members]
-    splits, begun, rows, users = data.splits(cv, seed), time.perf_counter(), [], None
+    begun, rows, users = time.perf_counter(), [], None
     for name, member in members:
         row = Bunch(name=name, scores=dict.fromkeys(scorers, np.nan), interval=(np.nan, np.nan))
         row.update(fit_seconds=np.nan, request_ms=np.nan, stored_bytes=None, error=None)
@@ -161,7 +161,7 @@ def compare_recommenders(
             found = [_tested(row, data, *split, list(scorers.values())) for split in splits]
             users = users or [one.users for one in found]
             if not all(map(np.array_equal, users, [one.users for one in found])):
-                raise ValueError("it ranks for other users than the first recommender.")
+                raise ValueError("it is tested on other users, or in contexts: compare it alone")
         except Exception as error:
             row.error = f"{type(error).__name__}: {cut(error)}"
             continue
@@ -250,12 +250,13 @@ def _tested(row, data, train, test, scorers):
     first = scorers[0]
     values = METRICS[first.metric](relevant, ranked[first.exclude_seen], first.k, average=False)
     measured = np.isfinite(values)
+    scores = [one.measure(relevant, ranked[one.exclude_seen]) for one in scorers]
     row.request_ms = _request_ms(last_step(model)[1], users[measured], first.k)
     row.stored_bytes = _stored_bytes(model)
     return Bunch(
         users=users[measured],
         per_user=values[measured],
-        scores=[one.measure(relevant, ranked[one.exclude_seen]) for one in scorers],
+        scores=scores,
         seconds=seconds,
     )
 

@@ -1,6 +1,7 @@
 """The interactions of a comparison, a matrix or a table: how they are divided, and how to rank."""
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import clone
 from sklearn.model_selection import check_cv
 
@@ -9,6 +10,7 @@ from freqfm._input.frames import is_frame, is_lazy
 from freqfm._input.interactions import InteractionTable, is_auto, with_groups
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import canonical_csr
+from freqfm._messages import cut
 from freqfm.estimators.interactions.recommender import InteractionRecommender
 from freqfm.model_selection import GlobalTimeSplit, WarmStartKFold, holdout_interactions
 from freqfm.model_selection._holdout import open_histories
@@ -33,25 +35,48 @@ def fitted(name, estimator, data, X):
     return data.fit_of_late(model, X) if name == OF_LATE else model.fit(X)
 
 
-def open_interactions(X, members, cv):
-    """Return the :class:`MatrixData` or :class:`TableData` of a matrix or a table."""
+def open_interactions(X, members, cv, seed):
+    """Return the :class:`MatrixData` or :class:`TableData`, and the parts to train on and to test.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there are none; the message says how columns are named here.
+    """
+    try:
+        data = _open(X, members, cv)
+        splits = data.splits(cv, seed)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"interactions cannot be divided: {cut(error, 1000)} Here columns are named by a "
+            f"splitter, cv=GlobalTimeSplit(user=..., item=..., time=...), or by an "
+            f"InteractionRecommender among the estimators; a DataFrame that is a matrix has to be "
+            f"given as an array or a sparse matrix."
+        ) from None
+    if not all(part.nnz if issparse(part) else len(part) for parts in splits for part in parts):
+        raise ValueError("interactions are too few: nothing is left to train on, or to test.")
+    return data, splits
+
+
+def _open(X, members, cv):
+    """Return the data of a matrix or a table."""
     X = with_groups(X)
     if is_lazy(X):
-        raise TypeError(f"interactions is a {type(X).__name__}; give a table in memory.")
+        raise TypeError(f"it is a {type(X).__name__}; give a table in memory.")
     options = {role: getattr(cv, role) for role in ("user", "item") if hasattr(cv, role)}
     for _, member in members:
         if isinstance(member, InteractionRecommender):
             options = {name: getattr(member, name) for name in _READ_BY}
             break
     shape = getattr(X, "shape", ())
-    if not is_frame(X) and len(shape) == 2 and shape[1] <= _COLUMNS_OF_TABLES:
+    if not is_frame(X) and not issparse(X) and len(shape) == 2 and shape[1] <= _COLUMNS_OF_TABLES:
         defaults = {"user": 0, "item": 1}
         options |= {n: at for n, at in defaults.items() if is_auto(options.get(n, "auto"))}
-    columns = options.get("user", "auto"), options.get("item", "auto")
-    source = open_histories(X, *columns)
+    source = open_histories(X, options.get("user", "auto"), options.get("item", "auto"))
     if not hasattr(source, "table"):
         return MatrixData(source)
-    return TableData(source, InteractionRecommender(**options), cv)
+    return TableData(source.table, InteractionRecommender(**options), cv)
 
 
 class MatrixData:
@@ -90,9 +115,8 @@ class MatrixData:
 class TableData:
     """Interactions in a table with ids, and maybe times."""
 
-    def __init__(self, source, reader, cv):
-        self._reader, table = reader, source.table
-        self.all = table.given
+    def __init__(self, table, reader, cv):
+        self._reader, self.all = reader, table.given
         self._time, self.has_times = getattr(cv, "time", "auto"), True
         if not hasattr(cv, "time"):
             usual = (reader.user, reader.item) in (("auto", "auto"), (0, 1))
