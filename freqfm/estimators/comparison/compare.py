@@ -14,7 +14,7 @@ from freqfm._input.rows import split_signs
 from freqfm._input.validation import check_number, count_threads, draw_seed
 from freqfm._messages import cut, shown
 from freqfm.estimators.blend.recommender import BlendRecommender, default_members
-from freqfm.estimators.comparison.data import OF_LATE, fitted, open_interactions
+from freqfm.estimators.comparison.data import OF_LATE, open_interactions
 from freqfm.estimators.comparison.table import RecommenderComparison
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.closed_form.popularity import PopularityRecommender
@@ -143,8 +143,8 @@ def compare_recommenders(
     count_threads(n_jobs)
     members = _checked(estimators, time_limit)
     data, splits = open_interactions(interactions, members, cv, seed)
-    of_late = [(OF_LATE, PopularityRecommender())] if data.has_times else []
-    members = [(POPULAR, PopularityRecommender()), *of_late, *members]
+    names = [POPULAR, OF_LATE] if data.has_times else [POPULAR]
+    members = [*((name, PopularityRecommender()) for name in names), *members]
     begun, rows, users = time.perf_counter(), [], None
     for name, member in members:
         row = Bunch(name=name, scores=dict.fromkeys(scorers, np.nan), interval=(np.nan, np.nan))
@@ -169,9 +169,8 @@ def compare_recommenders(
         row.scores = dict(zip(scorers, means.tolist(), strict=True))
         row.fit_seconds = float(np.mean([one.seconds for one in found]))
         row.per_user = [one.per_user for one in found]
-    rows.sort(
-        key=lambda row: (row.error is not None, -np.nan_to_num(next(iter(row.scores.values()))))
-    )
+    first = next(iter(scorers))
+    rows.sort(key=lambda row: (row.error is not None, -row.scores[first]))
     if rows[0].error:
         errors = "; ".join(f"{cut(row.name)} ({row.error})" for row in rows)
         raise ValueError(f"no recommender could be tested: {errors}")
@@ -181,20 +180,14 @@ def compare_recommenders(
 
 def _scorers(scoring):
     """Return the scorers by the names of their columns."""
-    given = [scoring] if isinstance(scoring, (str, RankingScorer)) else scoring
-    if not isinstance(given, (list, tuple)) or not given:
-        raise TypeError(f"scoring={cut(shown(scoring))} must be a metric, or a list of metrics.")
-    scorers = [scorer_of(one, 10) for one in given]
-    for scorer in scorers:
-        if not isinstance(scorer, RankingScorer):
-            raise TypeError(
-                f"scoring holds {cut(shown(scorer))}; give names of metrics, such as 'ndcg@10', or "
-                f"results of make_ranking_scorer."
-            )
-    if scorers[0].metric in OF_ALL_USERS:
+    scoring = [scoring] if isinstance(scoring, (str, RankingScorer)) else scoring
+    scorers = [scorer_of(one, 10) for one in scoring]
+    known = scorers and all(isinstance(one, RankingScorer) for one in scorers)
+    if not known or scorers[0].metric in OF_ALL_USERS:
         raise ValueError(
-            f"scoring begins with {scorers[0].metric!r}, which is no mean over users; the first "
-            f"metric gives the order, with intervals over users: put 'ndcg@10' first, for instance."
+            f"scoring={cut(shown(scoring))} must be metrics, such as 'ndcg@10', or results of "
+            f"make_ranking_scorer; the first one gives the order and has to be a mean over users, "
+            f"unlike {' and '.join(OF_ALL_USERS)}."
         )
     also = {True: "", False: ", with seen items"}
     return {f"{one.metric}@{one.k}{also[one.exclude_seen]}": one for one in scorers}
@@ -204,105 +197,68 @@ def _checked(estimators, time_limit):
     """Return names and recommenders; raise unless they are such."""
     if estimators is None:
         return [*default_members(time_limit), ("blend", BlendRecommender())]
-    members = estimators if isinstance(estimators, (list, tuple)) else [estimators]
-    for member in members:
+    names = {POPULAR, OF_LATE}
+    for member in estimators if isinstance(estimators, list) else [estimators]:
         is_pair = isinstance(member, tuple) and len(member) == 2 and isinstance(member[0], str)
-        if not is_pair or not hasattr(member[1], "fit") or isinstance(member[1], type):
+        if not is_pair or not hasattr(member[1], "get_params") or isinstance(member[1], type):
             raise TypeError(
                 f"estimators holds {cut(shown(member), 80)}; give a list of tuples of a name and a "
                 f"recommender."
             )
-    names = [POPULAR, OF_LATE, *(name for name, _ in members)]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(f"estimators has the name {shown(min(twice))} twice; give others.")
-    return members
+        if member[0] in names:
+            raise ValueError(f"estimators has the name {shown(member[0])} twice; give others.")
+        names.add(member[0])
+    return estimators
 
 
 def _prepared(member, given):
     """Return a recommender with these parameters wherever it has one of None."""
     if hasattr(member, "_find_held_out") and member.estimator is None:
         member.set_params(estimator__verbose=0)  # writes out what None stands for
-    params = {
-        name: name.rpartition("__")[2]
-        for name, value in member.get_params().items()
-        if value is None
-    }
-    return member.set_params(**{n: given[last] for n, last in params.items() if last in given})
+    lacking = [name for name, value in member.get_params().items() if value is None]
+    lacking = {name: name.rpartition("__")[2] for name in lacking}
+    return member.set_params(**{n: given[last] for n, last in lacking.items() if last in given})
 
 
 def _tested(row, data, train, test, scorers):
     """Fit to a part, and return the users, values of the first metric, scores and seconds."""
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted(row.name, row.estimator, data, data.first_rows(train, _FIRST_ROWS))
+        data.fit(row.name, row.estimator, data.take(np.arange(_FIRST_ROWS)))
     start = time.perf_counter()
-    model = fitted(row.name, row.estimator, data, train)
+    model = data.fit(row.name, row.estimator, train)
     seconds = time.perf_counter() - start
     users, relevant, recommender, query = data.find_held_out(model, test)
     if row.name == POPULAR and all(scorer.exclude_seen for scorer in scorers):
         warn_of_seen(split_signs(relevant)[0], seen_by(recommender, query["users"]))
-    ranked = {}
-    for one in scorers:
-        if one.exclude_seen not in ranked:
-            options = {"n_recommendations": max(other.k for other in scorers), **one._options}
-            ranked[one.exclude_seen], _ = recommender.recommend(**query, **options)
+    ranked, k = {}, max(scorer.k for scorer in scorers)
+    for options in {one.exclude_seen: one._options for one in scorers}.values():
+        found, _ = recommender.recommend(**query, n_recommendations=k, **options)
+        ranked[not options] = found
+    scores = [one.measure(relevant, ranked[one.exclude_seen]) for one in scorers]
     first = scorers[0]
     values = METRICS[first.metric](relevant, ranked[first.exclude_seen], first.k, average=False)
     measured = np.isfinite(values)
-    scores = [one.measure(relevant, ranked[one.exclude_seen]) for one in scorers]
-    row.request_ms = _request_ms(last_step(model)[1], users[measured], first.k)
-    row.stored_bytes = _stored_bytes(model)
-    return Bunch(
-        users=users[measured],
-        per_user=values[measured],
-        scores=scores,
-        seconds=seconds,
-    )
-
-
-def _request_ms(recommender, users, k):
-    """Return the median time of recommending to one user, in milliseconds."""
-    seconds = []
+    users, asked, times = users[measured], last_step(model)[1], [time.perf_counter()]
     for user in [users[0], *users[:_REQUESTS]]:
-        start = time.perf_counter()
-        recommender.recommend(users=[user], n_recommendations=k)
-        seconds.append(time.perf_counter() - start)
-    return float(1000 * np.median(seconds[1:]))
-
-
-def _stored_bytes(model):
-    """Return the length of the pickled model, which is not kept."""
-
-    class Counter:
-        n_bytes = 0
-
-        def write(self, data):
-            self.n_bytes += memoryview(data).nbytes
-
-    counter = Counter()
-    pickle.Pickler(counter, protocol=5).dump(model)
-    return counter.n_bytes
+        asked.recommend(users=[user], n_recommendations=k)
+        times.append(time.perf_counter())
+    row.request_ms = float(1000 * np.median(np.diff(times)[1:]))
+    row.stored_bytes = len(pickle.dumps(model))
+    return Bunch(users=users, per_user=values[measured], scores=scores, seconds=seconds)
 
 
 def _add_intervals(rows, users, generator):
     """Set the intervals of the differences to the first row, by samples of users."""
     known, codes = np.unique(np.concatenate(users), return_inverse=True)
-    codes = np.split(codes, np.cumsum([len(of) for of in users])[:-1])
-    values = [
-        np.column_stack(of_split)
-        for of_split in zip(*(row.pop("per_user") for row in rows), strict=True)
-    ]
-    n = len(known)
+    codes, n = np.split(codes, np.cumsum([len(of) for of in users])[:-1]), len(known)
+    values = [np.transpose(of) for of in zip(*(row.pop("per_user") for row in rows), strict=True)]
     n_samples = int(np.clip(_SAMPLED_USERS / n, _LEAST_SAMPLES, _MOST_SAMPLES))
-    differences = np.empty((n_samples, len(rows)))
-    for sample in differences:
-        weights = np.bincount(generator.integers(n, size=n), minlength=n)
-        means = [
-            weights[at] @ of / max(1, weights[at].sum())
-            for at, of in zip(codes, values, strict=True)
-        ]
-        sample[:] = np.mean(means, axis=0)
-        sample -= sample[0]
-    for row, low, high in zip(rows, *np.quantile(differences, [0.025, 0.975], axis=0), strict=True):
-        row.interval = float(low), float(high)
+    means = np.zeros((n_samples, len(rows)))
+    for mean in means:
+        drawn = np.bincount(generator.integers(n, size=n), minlength=n)
+        for at, of in zip(codes, values, strict=True):
+            mean += drawn[at] @ of / max(1, drawn[at].sum()) / len(values)
+    bounds = np.quantile(means - means[:, :1], [0.025, 0.975], axis=0)
+    for row, interval in zip(rows, bounds.T.tolist(), strict=True):
+        row.interval = tuple(interval)

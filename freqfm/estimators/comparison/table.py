@@ -3,7 +3,8 @@
 from html import escape
 
 from freqfm._messages import cut
-from freqfm.estimators.comparison.data import fitted
+
+_COLUMNS = "fit_seconds", "request_ms", "stored_bytes", "error"
 
 
 class RecommenderComparison:
@@ -15,7 +16,7 @@ class RecommenderComparison:
     ----------
     rows : list of Bunch
         Best first.
-    data : MatrixData or TableData
+    data : ComparedData
         All interactions.
     """
 
@@ -29,7 +30,7 @@ class RecommenderComparison:
         """The recommender of the first row, fitted to all interactions when it is first used."""
         if self._best is None:
             row = self.rows_[0]
-            self._best = fitted(row.name, row.estimator, self._data, self._data.all)
+            self._best = self._data.fit(row.name, row.estimator, self._data.all)
         return self._best
 
     def to_frame(self):
@@ -43,55 +44,37 @@ class RecommenderComparison:
         """
         import pandas as pd
 
-        columns = "fit_seconds", "request_ms", "stored_bytes", "error"
-        rows = [
-            {
-                **row.scores,
-                **dict(zip(("difference_low", "difference_high"), row.interval, strict=True)),
-                **{name: row[name] for name in columns},
-            }
-            for row in self.rows_
-        ]
-        return pd.DataFrame(rows, index=pd.Index([row.name for row in self.rows_], name="name"))
-
-    def _cells(self):
-        """Return the lines of the table as text, the first of which is its head."""
-        metrics = list(self.rows_[0].scores)
-        head = ["", *metrics, "difference to the best", "fit, s", "request, ms", "stored, MB"]
-        lines = [head]
+        rows = {}
         for row in self.rows_:
-            line = [cut(row.name, 60)]
-            if row.error:
-                line.append(cut(row.error))
-            else:
+            low, high = row.interval
+            rows[row.name] = {**row.scores, "difference_low": low, "difference_high": high}
+            rows[row.name] |= {name: row[name] for name in _COLUMNS}
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("name")
+
+    def _lines(self):
+        """Return the lines of the table as text, the first of which is its head."""
+        head = [*self.rows_[0].scores, "difference to the best", "fit, s", "request, ms", "MB"]
+        lines = [["", *head]]
+        for row in self.rows_:
+            cells = [cut(row.error)] if row.error else [f"{of:.4f}" for of in row.scores.values()]
+            if not row.error:
                 low, high = row.interval
-                line += [f"{row.scores[name]:.4f}" for name in metrics]
-                line += ["" if row is self.rows_[0] else f"{low:+.4f} to {high:+.4f}"]
-                line += [f"{row.fit_seconds:.2f}", f"{row.request_ms:.2f}"]
-                line += [f"{row.stored_bytes / 1e6:.2f}"]
-            lines.append(line)
+                cells += [f"{low:+.4f} to {high:+.4f}" if low or high else ""]
+                numbers = row.fit_seconds, row.request_ms, row.stored_bytes / 1e6
+                cells += [f"{number:.2f}" for number in numbers]
+            lines.append([cut(row.name, 60), *cells])
         return lines
 
     def __repr__(self):
-        lines = self._cells()
+        lines = self._lines()
         whole = [line for line in lines if len(line) == len(lines[0])]
         widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
         widths[0] = max(len(line[0]) for line in lines)
         return "\n".join(
-            "  ".join(
-                [
-                    line[0].ljust(widths[0]),
-                    *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=False)),
-                ]
-            ).rstrip()
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
             for line in lines
         )
 
     def _repr_html_(self):
-        head, *lines = [[escape(cell) for cell in line] for line in self._cells()]
-        html = "".join(f"<th>{cell}</th>" for cell in head)
-        for line in lines:
-            span = f" colspan={len(head) - 1}" if len(line) < len(head) else ""
-            cells = "".join(f"<td{span}>{cell}</td>" for cell in line[1:])
-            html += f"</tr><tr><th>{line[0]}</th>{cells}"
-        return f"<table><tr>{html}</tr></table>"
+        rows = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in self._lines())
+        return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
