@@ -162,7 +162,7 @@ def test_splitters_are_of_interactions(X, log):
         )
         for train, test in WarmStartKFold(2, random_state=0).split(log)
     ]
-    found = by_name(compare_recommenders(log, [KNN], cv=2, random_state=0))
+    found = by_name(compare_recommenders(log, [KNN], cv=np.int64(2), random_state=0))
     assert found["knn"].scores["ndcg@10"] == pytest.approx(np.mean(scores))
     assert found[POPULAR].interval[1] < 0
 

@@ -98,7 +98,8 @@ def compare_recommenders(
           milliseconds for one user; ``stored_bytes``, of the pickled model; and ``error``, what
           went wrong or None;
         - ``to_frame()``, a DataFrame of them;
-        - ``best_estimator_``, the first one, fitted to all interactions when it is first used.
+        - ``best_estimator_``, the first one, fitted to all interactions, which are kept for that,
+          when it is first used.
 
     Raises
     ------

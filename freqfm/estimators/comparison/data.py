@@ -1,5 +1,7 @@
 """The interactions of a comparison, a matrix or a table: how they are divided, and how to rank."""
 
+from numbers import Integral
+
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import clone
@@ -50,6 +52,7 @@ class ComparedData:
         X = with_groups(X)
         if is_lazy(X):
             raise TypeError(f"it is a {type(X).__name__}; give a table in memory.")
+        cv = cv if hasattr(cv, "split") else None  # numbers of NumPy have an item, too
         options = {role: getattr(cv, role) for role in ("user", "item") if hasattr(cv, role)}
         readers = [of for _, of in members if isinstance(of, InteractionRecommender)]
         if readers:
@@ -89,7 +92,7 @@ class ComparedData:
             return [holdout_interactions(self.all, random_state=seed, **columns)]
         if cv is None:
             cv = GlobalTimeSplit(**columns)
-        elif isinstance(cv, int):
+        elif isinstance(cv, Integral):
             cv = WarmStartKFold(cv, random_state=seed, **columns)
         splits = check_cv(cv).split(rows)
         return [tuple(self.take(np.asarray(part)) for part in parts) for parts in splits]
