@@ -111,6 +111,13 @@ class InteractionTable:
         column = self._native(place)
         return column if isinstance(column, np.ndarray) else to_numpy(column)
 
+    def has_times(self, user, item):
+        """Return whether there is a column of times, by its name or its usual position."""
+        if self.names is not None:
+            return "time" in map(role_of, self.names)
+        usual = all(is_auto(key) or key == at for at, key in enumerate((user, item)))
+        return usual and self.shape[1] > 3
+
     def find(self, **wanted):
         """Return the position of the column for each role, or None where there is none.
 

@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import check_matrix_recommender, each
 from scipy import sparse
@@ -14,9 +15,11 @@ from freqfm import (
     BlendRecommender,
     EASERecommender,
     FastVAERecommender,
+    InteractionRecommender,
     ItemKNNRecommender,
 )
 from freqfm.datasets import make_interactions
+from freqfm.estimators.blend import recommender as blend
 from freqfm.estimators.blend.selection import HeldOutUsers, find_weights, forward_selection
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
@@ -221,6 +224,27 @@ def test_partial_fit_trains_all_members(X):
     assert model.recommend(users=np.arange(60))[0].shape == (60, 10)
     with_vae = BlendRecommender([("vae", FastVAERecommender()), *members()])
     assert hasattr(with_vae, "partial_fit") and not hasattr(with_vae, "explain")
+
+
+def test_tables_are_blended_by_their_latest_interactions(X, monkeypatch):
+    monkeypatch.setattr(blend, "default_members", lambda time_limit=None: members())
+    users, rows = X.nonzero()
+    times = np.random.default_rng(0).permutation(len(users))
+    table = pd.DataFrame({"user": users, "item": rows, "timestamp": times})
+    model = InteractionRecommender(estimator="auto").fit(table)
+    late = table[times >= np.quantile(times, 0.9)]
+    X_val = sparse.csr_array((np.ones(len(late)), (late["user"], late["item"])), shape=X.shape)
+    by_hand = BlendRecommender(members(), random_state=0).fit(X, X_val=X_val)
+    for name, score in by_hand.validation_scores_.items():
+        if name != "blend":  # whose forward selections have another seed
+            assert model.estimator_.validation_scores_[name] == pytest.approx(score)
+    items, _ = model.recommend([0, 1], n_recommendations=3)
+    assert items.shape == (2, 3)
+    without_times = InteractionRecommender("auto").fit(table[["user", "item"]])
+    assert without_times.estimator_.validation_scores_ != model.estimator_.validation_scores_
+    assert (
+        InteractionRecommender("auto").set_params(estimator__n_candidates=7).estimator is not None
+    )
 
 
 @pytest.mark.slow

@@ -43,14 +43,11 @@ from freqfm.estimators.recommenders.mf import MFRecommender
 from freqfm.estimators.recommenders.vae import FastVAERecommender
 from freqfm.estimators.training import attempt
 from freqfm.model_selection import holdout_interactions
-from freqfm.model_selection._scorer import metric_and_k
+from freqfm.model_selection._scorer import OF_ALL_USERS, metric_and_k
 from freqfm.reranking import diversify
 
 # Users whose rankings choose the weights, at most.
 _HELD_OUT_USERS = 10_000
-
-# Metrics without a value for each user, of which differences have no standard error.
-_OF_ALL_USERS = "coverage", "neg_dislike_rate"
 
 # Candidates of all members that are merged at a time.
 _PLACES = 1 << 22
@@ -316,7 +313,7 @@ class BlendRecommender(VersionStamp, _BaseComposition):
         self : object
         """
         self._validate_params()
-        if metric_and_k("scoring", self.scoring)[0] in _OF_ALL_USERS:
+        if metric_and_k("scoring", self.scoring)[0] in OF_ALL_USERS:
             raise ValueError(f"scoring={self.scoring!r} is no mean over users; take 'ndcg'.")
         with attempt(self), release_signals():
             X = self._checked(X, reset=True)
@@ -651,7 +648,10 @@ class BlendRecommender(VersionStamp, _BaseComposition):
         if vectors is not None:
             return vectors
         for place in np.argsort(-self.weights_, kind="stable"):
-            if hasattr(self.estimators_[place], "export_vectors"):
+            # Those of popular items, one number each, do not tell items apart.
+            if all(
+                hasattr(self.estimators_[place], n) for n in ("export_vectors", "similar_items")
+            ):
                 return self.estimators_[place].export_vectors()[1]
         raise ValueError(
             "diversity needs vectors by which items differ, and no member of this blend has any; "

@@ -7,7 +7,6 @@ from scipy.sparse import issparse
 from sklearn.base import clone
 from sklearn.model_selection import check_cv
 
-from freqfm._input.columns import role_of
 from freqfm._input.frames import is_frame, is_lazy
 from freqfm._input.interactions import InteractionTable, is_auto, with_groups
 from freqfm._input.rows import entries_where, take_rows, with_one_index_type
@@ -66,14 +65,8 @@ class ComparedData:
         if not hasattr(source, "table"):
             self.all = canonical_csr(source.histories)
             return
-        self._reader, self.all, names = reader, source.table.given, source.table.names
-        if hasattr(cv, "time"):
-            self.has_times = True
-        elif names is not None:
-            self.has_times = "time" in map(role_of, names)
-        else:
-            usual = (reader.user, reader.item) in (("auto", "auto"), (0, 1))
-            self.has_times = usual and source.table.shape[1] > 3
+        self._reader, self.all = reader, source.table.given
+        self.has_times = hasattr(cv, "time") or source.table.has_times(reader.user, reader.item)
 
     def take(self, rows):
         """Return some rows of a table, or interactions of a matrix, by an array of int."""

@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.frames import is_frame, is_lazy
 from freqfm._input.ids import as_ids, as_list
+from freqfm._input.interactions import InteractionTable, is_auto
 from freqfm._input.rows import split_signs
 from freqfm._input.validation import canonical_csr, check_count, check_flag
 from freqfm._messages import shown
@@ -42,6 +43,7 @@ from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k
+from freqfm.model_selection import GlobalTimeSplit
 from freqfm.model_selection._scorer import seen_by, warn_of_seen
 
 
@@ -50,7 +52,8 @@ def _if_estimator_has(name):
 
     def has(self):
         # The error of an estimator without the method names the estimator.
-        return self.estimator is None or bool(getattr(self.estimator, name))
+        estimator = _named_recommender(self.estimator)
+        return self.estimator is None or bool(getattr(estimator, name))
 
     return available_if(has)
 
@@ -76,9 +79,10 @@ class InteractionRecommender(
 
     Parameters
     ----------
-    estimator : estimator, default=None
-        Recommender of users x items; None means ``MFRecommender()``. Searches can set its
-        parameters as ``estimator__...``.
+    estimator : estimator, "auto" or None, default=None
+        Recommender of users x items; None means ``MFRecommender()``. "auto" is
+        ``BlendRecommender()``, whose weights are found by the last tenth of the interactions where
+        ``X`` has times. Searches can set its parameters as ``estimator__...``.
     user : int or str, default="auto"
         Column of the users: its position, or its name in a DataFrame. "auto" is the only column of
         a DataFrame with a name such as "user", "user_id", "userId", "uid" or "customer_id"; without
@@ -200,7 +204,7 @@ class InteractionRecommender(
     """
 
     _parameter_constraints = {
-        "estimator": [HasMethods(["fit", "recommend"]), None],
+        "estimator": [HasMethods(["fit", "recommend"]), StrOptions({"auto"}), None],
         "user": [str, Integral],
         "item": [str, Integral],
         "value": [str, Integral, None],
@@ -248,9 +252,8 @@ class InteractionRecommender(
         -------
         self : object
         """
-        nested = any(name.startswith("estimator__") for name in params)
-        if nested and params.get("estimator", self.estimator) is None:
-            params["estimator"] = _default_recommender()
+        if any(name.startswith("estimator__") for name in params):
+            params["estimator"] = _named_recommender(params.get("estimator", self.estimator))
         return super().set_params(**params)
 
     def fit(self, X, y=None, *, X_val=None):
@@ -287,6 +290,10 @@ class InteractionRecommender(
             last finite model is kept.
         """
         self._validate_params()
+        if is_auto(self.estimator) and X_val is None and self.context is None and not is_lazy(X):
+            table = InteractionTable(X)
+            if table.has_times(self.user, self.item):
+                X_val = table.take(_latest(X, user=self.user, item=self.item))
         return self._train(X, "fit", reset=True, X_val=X_val)
 
     @_if_estimator_has("partial_fit")
@@ -323,7 +330,8 @@ class InteractionRecommender(
                     self._usual_dislike = _usual_weight(-X.data, self._usual_weight)
                 elif self.estimator is not None:
                     # Its parameters may have been changed since.
-                    self.estimator_.set_params(**clone(self.estimator).get_params(deep=False))
+                    given = clone(_named_recommender(self.estimator))
+                    self.estimator_.set_params(**given.get_params(deep=False))
                 self._pass_features(reset, queries)
                 # Features may name users and items without interactions.
                 n_rows = X.shape[0] if queries else len(self.user_ids_)
@@ -388,9 +396,7 @@ class InteractionRecommender(
         if hasattr(self.estimator, "_unfinished"):
             # It comes from a checkpoint, and continues.
             return deepcopy(self.estimator)
-        if self.estimator is not None:
-            return clone(self.estimator)
-        return _default_recommender()
+        return clone(_named_recommender(self.estimator))
 
     def recommend(
         self,
@@ -1056,11 +1062,26 @@ class InteractionRecommender(
         return users[known], items[known], values[known], moments
 
 
-def _default_recommender():
-    """Return the recommender that ``estimator=None`` stands for."""
-    from freqfm.estimators.recommenders.mf import MFRecommender
+def _named_recommender(estimator):
+    """Return the recommender that a value of the parameter ``estimator`` stands for."""
+    if is_auto(estimator):
+        from freqfm.estimators.blend.recommender import BlendRecommender
 
-    return MFRecommender()
+        return BlendRecommender()
+    if estimator is None:
+        from freqfm.estimators.recommenders.mf import MFRecommender
+
+        return MFRecommender()
+    return estimator
+
+
+def _latest(X, **columns):
+    """Return the numbers of the rows of a table by whose times a blend is chosen, the last tenth.
+
+    Pairs that occur before too are not among them: the members would know these.
+    """
+    splitter = GlobalTimeSplit(test_fraction=0.1, drop_cold=False, **columns)
+    return next(splitter.split(X))[1]
 
 
 def _usual_weight(values, default=1.0):
