@@ -109,6 +109,12 @@ def clicks():
     return X, y
 
 
+@pytest.fixture
+def at_full_rates(monkeypatch):
+    """No epoch of a factorization machine settles, so that fits can be divided in any way."""
+    monkeypatch.setattr("freqfm.estimators.fm.base._MOST_SETTLING", 0)
+
+
 @pytest.fixture(scope="session")
 def log():
     """A click log of 4,000 rows and 410 tokens; no test may change it."""

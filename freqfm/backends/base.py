@@ -688,8 +688,9 @@ class Backend(ABC):
 
         A Trainer with the methods
 
-        - ``run_epoch(epoch, n_steps)``, which trains every output on every row once, after
-          ``n_steps`` steps, and returns the sum of the weighted losses;
+        - ``run_epoch(epoch, n_steps, share=1.0)``, which trains every output on every row once,
+          after ``n_steps`` steps, at ``share`` times all learning rates, and returns the sum of
+          the weighted losses;
         - ``scores(rows)``, which returns the scores of rows from ``fm_rows``, by the present
           weights.
 

@@ -242,7 +242,7 @@ class RoundTrainer:
         for array, values in zip(self._own, own, strict=True):
             array[...] = values
 
-    def train(self, own, number, epoch, *pieces):
+    def train(self, own, number, epoch, share, *pieces):
         """Train one round from merged pieces.
 
         Parameters
@@ -252,6 +252,8 @@ class RoundTrainer:
         number : int
             Of the round in its epoch.
         epoch : int
+        share : float
+            The factor of all learning rates.
         *pieces : Piece
 
         Returns
@@ -264,6 +266,7 @@ class RoundTrainer:
             trainer, counts, weight = self._rounds[number]
             losses = []
             if trainer is not None:
+                trainer.share = share
                 with trainer:
                     losses = [(trainer.run_epoch(epoch), weight)]
             layout, n = self._layout, len(pieces)

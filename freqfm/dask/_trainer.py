@@ -128,7 +128,9 @@ class Sharded:
         """Return the pieces of the model after an epoch."""
         cluster, homes, pieces, own = self._cluster, self._homes, self._sent_pieces(), self._own
         for number in range(self._n_rounds):
-            trained = self._of_shards(_shards.RoundTrainer.train, own, number, epoch, *pieces)
+            trained = self._of_shards(
+                _shards.RoundTrainer.train, own, number, epoch, self.share, *pieces
+            )
             *of_pieces, own = (
                 cluster.submit_each(itemgetter(j), trained, homes) for j in range(len(pieces) + 1)
             )

@@ -50,7 +50,9 @@ def test_every_machine_is_stopped_by_the_score_of_its_epochs(clicks, cls):
         assert_allclose(model.validation_scores_[n_epochs - 1], score, rtol=1e-12)
 
 
-def test_folds_are_scored_by_their_own_models_and_all_rows_are_trained_on(clicks, capsys):
+def test_folds_are_scored_by_their_own_models_and_all_rows_are_trained_on(
+    clicks, capsys, at_full_rates
+):
     X, y = clicks
     model = FMClassifier(scoring="roc_auc", verbose=1, **OPTIONS).fit(X, y)
     assert "validation roc_auc 0." in capsys.readouterr().out

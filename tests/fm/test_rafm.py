@@ -172,7 +172,7 @@ def test_the_smallest_rank_keeps_learning_as_a_plain_fm(clicks):
     assert_array_equal(state["factors_first"], first[rows])
 
 
-def test_ten_calls_of_partial_fit_are_ten_epochs(clicks):
+def test_ten_calls_of_partial_fit_are_ten_epochs(at_full_rates, clicks):
     X, y = clicks
     params = {"ranks": (2, 4), "rank_assignment": [10], "batch_size": 20, "random_state": 0}
     params |= {"alpha_per": "row", "alpha_factors": 0.01}

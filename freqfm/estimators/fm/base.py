@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -98,6 +99,9 @@ _SMALL_WEIGHT = 0.1
 # n_iter_no_change="auto" is this number of epochs, and with validation rows at least this number of
 # steps: where an epoch is a step or two, factors need many epochs to grow from their small start.
 _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
+
+# A fit's last epochs settle: a fifth of max_iter, but at most so many.
+_MOST_SETTLING = 2
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -346,7 +350,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             # With a warm start they are not trained on: the next call holds out the same rows.
             refits = validates and not (validated or self.warm_start)
             callbacks = self._callbacks(rows, folds, unfinished)
-            phase = self._phase(folds[0].n_trained, validates)
+            phase = self._phase(folds[0].n_trained, validates, settles=not refits)
             announce(self.verbose, "preparing rows to train on")
             task = None if in_refit else self._begin_folds(folds, optimizer, reset)
             others = [] if in_refit else penalties_to_try(self, folds[0])
@@ -361,7 +365,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             choose_penalties(self, trained, others, folds, optimizer)
         del folds
         if refits:
-            refit(self, lambda new: self._begin(all_rows, optimizer, new), callbacks, in_refit)
+            begin = functools.partial(self._begin, all_rows, optimizer)
+            refit(self, begin, callbacks, in_refit, n_settling=self._n_settling)
         callbacks.end_fit()
 
     def _fit_stream(self, stream, given, trial, unfinished, reset):
@@ -504,14 +509,19 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         }
         return FitCallbacks(self, {"X": rows.X, "y": rows.y}, hashed, self.max_iter, unfinished)
 
-    def _phase(self, n_rows, validates):
+    def _phase(self, n_rows, validates, settles=True):
         """Return how long to train on some rows, and when to stop early."""
         patience = self.n_iter_no_change
         if patience == "auto":
             n_batches = -(-n_rows // int(self.batch_size))
             n_steps = _PATIENCE_STEPS if validates else 0
             patience = max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
-        return Phase(self.max_iter, patience, self._score_name if validates else None)
+        score, n_settling = self._score_name if validates else None, self._n_settling
+        return Phase(self.max_iter, patience, score, n_settling=settles * n_settling)
+
+    @property
+    def _n_settling(self):
+        return min(_MOST_SETTLING, self.max_iter // 5)
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
         """Check the input; return the rows, labels to stratify by or None, and the optimizer."""

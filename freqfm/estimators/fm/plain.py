@@ -32,7 +32,8 @@ class FMClassifier(ClassTargets, PlainFactors):
         The learning rate; None means the optimizer's default. Not allowed with an instance that has
         its own.
     max_iter : int, default=100
-        Maximum number of epochs in one call to ``fit``.
+        Maximum number of epochs in one call to ``fit``. The last two, of ten or more, are at
+        falling learning rates, see :ref:`settling`.
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
@@ -88,8 +89,9 @@ class FMClassifier(ClassTargets, PlainFactors):
         in total, counted with ``sample_weight``.
     warm_start : bool, default=False
         Whether ``fit`` continues from the model, the counters and the optimizer state of the last
-        call: ten fits of one epoch equal one of ten (without early stopping, which restores the
-        best epoch after every call). There is no ``ConvergenceWarning`` then.
+        call, at full learning rates: ten fits of one epoch equal one of ten, but for its last
+        epochs, see :ref:`settling` (without early stopping, which restores the best epoch after
+        every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
         1 prints what ``fit`` is doing, and shows the loss, the validation score and the remaining
         time, as a bar in terminals and notebooks if rich is installed, else as a line for each
@@ -211,7 +213,8 @@ class FMRegressor(RealTargets, PlainFactors):
         The learning rate; None means the optimizer's default, and 0.75 for "fa_sgd". Not allowed
         with an instance that has its own.
     max_iter : int, default=100
-        Maximum number of epochs in one call to ``fit``.
+        Maximum number of epochs in one call to ``fit``. The last two, of ten or more, are at
+        falling learning rates, see :ref:`settling`.
     batch_size : int, default=1024
         Rows per step; with fewer than 256 steps an epoch, the most rows per step, as the rows are
         then divided evenly. A step uses the exact gradient over its rows.
@@ -263,8 +266,9 @@ class FMRegressor(RealTargets, PlainFactors):
         into random blocks of 16 once, and every epoch shuffles the blocks.
     warm_start : bool, default=False
         Whether ``fit`` continues from the model, the counters and the optimizer state of the last
-        call: ten fits of one epoch equal one of ten (without early stopping, which restores the
-        best epoch after every call). There is no ``ConvergenceWarning`` then.
+        call, at full learning rates: ten fits of one epoch equal one of ten, but for its last
+        epochs, see :ref:`settling` (without early stopping, which restores the best epoch after
+        every call). There is no ``ConvergenceWarning`` then.
     verbose : int, default=0
         1 prints what ``fit`` is doing, and shows the loss, the validation score and the remaining
         time, as a bar in terminals and notebooks if rich is installed, else as a line for each

@@ -219,6 +219,7 @@ class StreamTrainer(ModelTask):
         part = model._part_of(rows, self.optimizer, counted=True)
         mean_weight = survey.weight / survey.n_rows
         task = model._trainer(part.estimator, self.optimizer, part.rows, survey.weight, mean_weight)
+        task.share = self.share
         # Chunks differ in the order of their rows too.
         with task:
             loss = task.run_epoch(epoch * survey.n_chunks + number)

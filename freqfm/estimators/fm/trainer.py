@@ -206,7 +206,7 @@ class FMTrainer(ModelTask):
     def run_epoch(self, epoch):
         """Train every output on every row once; return the mean loss, summed over outputs."""
         n_steps = self._fit.n_steps
-        total = self._trainer.run_epoch(epoch, int(n_steps[0]))
+        total = self._trainer.run_epoch(epoch, int(n_steps[0]), self.share)
         n_steps += self._n_batches
         return total / self._weight_sum
 

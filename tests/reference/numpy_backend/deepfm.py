@@ -70,10 +70,10 @@ class DeepFMEpochs(FMEpochs):
         pairs = zip(problem.states, problem.dense.states, strict=True)
         super().__init__(problem._replace(states=list(pairs)))
 
-    def run_epoch(self, epoch, n_steps):
+    def run_epoch(self, epoch, n_steps, share=1.0):
         """Train every output on every row once; return the sum of the weighted losses."""
         self._epoch, self._first_step = epoch, n_steps
-        return super().run_epoch(epoch, n_steps)
+        return super().run_epoch(epoch, n_steps, share)
 
     def scores(self, rows):
         """Return the scores of rows under every output."""
@@ -149,6 +149,7 @@ class DeepBatch(Batch):
         if rule.average:
             gradient = gradient / (len(self.X) * self.problem.objective.mean_weight)
         table = TrainedTable(weights[:, None], None, first[:, None], second[:, None])
-        rows, rate = np.arange(len(weights)), np.full(len(weights), hyper[codes.LEARNING_RATE])
+        rate = np.full(len(weights), self.share * hyper[codes.LEARNING_RATE])
         custom = {step_columns: formulas[step_layer]} if step_layer in formulas else {}
+        rows = np.arange(len(weights))
         Steps(rule, custom).step(table, rows, gradient[:, None], rate, corrections)

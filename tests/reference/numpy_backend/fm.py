@@ -85,14 +85,16 @@ class FMEpochs(Trainer):
         moved = (blocks[:, None] * size + np.arange(size)).ravel()
         return self._rows[np.concatenate([moved, np.arange(len(moved), len(self._rows))])]
 
-    def run_epoch(self, epoch, n_steps):
+    def run_epoch(self, epoch, n_steps, share=1.0):
         """Train every output on every row once; return the sum of the weighted losses."""
         problem, order, loss = self.problem, self._order(epoch), 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for output in zip(problem.weights, problem.states, problem.target, strict=True):
                 for b, start in enumerate(range(0, len(order), problem.batch_size)):
                     rows = order[start : start + problem.batch_size]
-                    loss += self._batch(problem, rows, n_steps + b + 1, *output).train()
+                    batch = self._batch(problem, rows, n_steps + b + 1, *output)
+                    batch.share = share
+                    loss += batch.train()
         return loss
 
     def scores(self, rows):
@@ -105,6 +107,8 @@ class FMEpochs(Trainer):
 
 class Batch:
     """One step of one output."""
+
+    share = 1.0  #: the factor of all learning rates
 
     def __init__(self, problem, rows, number, weights, state, target):
         self.problem, self.weights, self.state = problem, weights, state
@@ -192,7 +196,7 @@ class Batch:
             self.weights.intercept[:, None], None, state[0:1, None], state[1:2, None]
         )
         gradient = self.scale * derivatives.sum().reshape(1, 1)
-        steps.step(table, [0], gradient, rate, self.corrections)
+        steps.step(table, [0], gradient, self.share * rate, self.corrections)
 
     def _step_tokens(self, derivatives, curvature, gradients, levels):
         """Move linear weights and vectors of tokens, all at the token's rate."""
@@ -204,7 +208,7 @@ class Batch:
         rate, curvature = np.zeros(len(levels)), np.abs(self.X).T @ curvature
         penalty = max(objective.alpha_linear, objective.alpha_factors) * objective.shares
         curvature += 2 * penalty * self.token_weights
-        rate[tokens] = self.steps.rates(state.per_row, tokens, curvature[tokens])
+        rate[tokens] = self.share * self.steps.rates(state.per_row, tokens, curvature[tokens])
         if objective.fit_linear:
             penalty = objective.alpha_linear * objective.shares * self.token_weights
             gradient = self.X.T @ derivatives + penalty * weights.linear

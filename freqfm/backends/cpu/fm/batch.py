@@ -74,6 +74,7 @@ class BatchRange(NamedTuple):
     first_batch: int
     last_batch: int  #: exclusive
     n_steps: int  #: made before the first batch
+    share: float  #: the factor of all learning rates
     loss: float  #: of the batches that earlier calls have trained, to be added to
 
 
@@ -114,7 +115,8 @@ class StepScale(NamedTuple):
     weight: float  #: of the batch's rows
     mean: float  #: the factor that turns a sum over the batch into a mean
     scale: float  #: the factor of sums over the batch: that of the mean, or 1
-    correction: float  #: the divisor of the rate
+    share: float  #: the factor of all learning rates
+    correction: float  #: the divisor of the rate, which has the share
     root_correction: float  #: and the root of the second moment, float32
 
 
@@ -255,7 +257,7 @@ def differentiate(begin, end, loss_code, batch, scratch):
 
 
 @inlined
-def begin_step(number, weight, n_in_batch, problem):
+def begin_step(number, weight, n_in_batch, share, problem):
     """Return the StepScale of a batch."""
     rule = problem.rule
     correction = 1.0
@@ -265,7 +267,7 @@ def begin_step(number, weight, n_in_batch, problem):
         root_correction = np.float32(root)
     mean = 1.0 / (n_in_batch * problem.objective.mean_weight)
     scale = mean if rule.average else 1.0
-    return StepScale(number, weight, mean, scale, correction, root_correction)
+    return StepScale(number, weight, mean, scale, share, correction / share, root_correction)
 
 
 @inlined
@@ -379,14 +381,16 @@ def sum_token(t, batch, scratch):
 
 
 @inlined
-def step_scalars(number, part, problem, weights, state, batch, scratch):
+def step_scalars(number, share, part, problem, weights, state, batch, scratch):
     """Step the intercept and the linear weights; the first step has number 1.
+
+    All learning rates are multiplied by ``share``.
 
     Returns the loss of the batch, the StepScale, and where the tokens of the thread begin and end.
     Leaves rates of tokens, and penalties of their factors.
     """
     loss, summed = sum_of_rows(part.n_rows, batch, scratch)
-    step = begin_step(number, summed.weight, part.n_rows, problem)
+    step = begin_step(number, summed.weight, part.n_rows, share, problem)
     if part.rank == 0:
         step_intercept(summed, step, problem, weights, state)
     objective = problem.objective

@@ -70,7 +70,7 @@ def sum_chunks(cells, n_chunks, gradients):
 def step_dense(cells, step, dense, gradient):
     """Step some weights by their gradient, to which the penalty is added."""
     rule = dense.rule
-    rate = rule.hyper[LEARNING_RATE]
+    rate = rule.hyper[LEARNING_RATE] * step.share
     root_correction = ONE
     if rule.step_code == STEP_ADAM or rule.step_code == STEP_CUSTOM:
         correction, root = layer_corrections(rule.hyper, step.number)

@@ -460,7 +460,9 @@ def ffm_train(rank, size, barrier, problem, span, weights, state, scratch):
         differentiate(begin, end, problem.objective.loss_code, batch, shared)
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
-        of_batch, step, tokens = step_scalars(number, part, problem, weights, state, batch, shared)
+        of_batch, step, tokens = step_scalars(
+            number, span.share, part, problem, weights, state, batch, shared
+        )
         loss += of_batch
         _step_tokens(tokens, rank, step, problem, weights.factors, state, batch, scratch)
     return loss

@@ -395,7 +395,7 @@ def fwfm_train(rank, size, barrier, problem, span, weights, state, scratch):
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
         of_batch, step, tokens = step_scalars(
-            number, part, problem, weights, state.tokens, batch, scratch.shared
+            number, span.share, part, problem, weights, state.tokens, batch, scratch.shared
         )
         loss += of_batch
         if rank == 0:

@@ -98,7 +98,9 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
         differentiate(begin, end, problem.objective.loss_code, batch, scratch)
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
-        of_batch, step, tokens = step_scalars(number, part, problem, weights, state, batch, scratch)
+        of_batch, step, tokens = step_scalars(
+            number, span.share, part, problem, weights, state, batch, scratch
+        )
         loss += of_batch
         _step_tokens(tokens, rank, step, problem.rule, weights.factors, state, batch, scratch)
     return loss

@@ -207,7 +207,7 @@ def rafm_train(rank, size, barrier, problem, span, weights, state, scratch):
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
         of_batch, step, tokens = step_scalars(
-            number, part, problem, weights, state, batch, scratch.shared
+            number, span.share, part, problem, weights, state, batch, scratch.shared
         )
         loss += of_batch
         for level in range(tables.widths.shape[0]):

@@ -331,7 +331,7 @@ class FMEpochs(Trainer):
     def _contexts(self):
         return [_blas_of(self._weights[0].dense), self._team]
 
-    def run_epoch(self, epoch, n_steps):
+    def run_epoch(self, epoch, n_steps, share=1.0):
         """Train every output on every row once; return the loss of all, see ``Backend``."""
         loss = 0.0
         for k, (weights, state) in enumerate(self._outputs):
@@ -341,7 +341,7 @@ class FMEpochs(Trainer):
             of_output = 0.0
             for first in range(0, self._n_batches, self._batches_per_call):
                 last = min(first + self._batches_per_call, self._n_batches)
-                span = BatchRange(epoch, first, last, n_steps + first, of_output)
+                span = BatchRange(epoch, first, last, n_steps + first, share, of_output)
                 of_output = self._team.run(
                     self._kernel, self._problem, span, weights, state, self._scratch
                 )

@@ -205,17 +205,17 @@ class FMEpochs(DeviceTrainer):
             fields=self._layers.fields if layered else self.device.empty(0, np.int32),
         )
 
-    def run_epoch(self, epoch, n_steps):
+    def run_epoch(self, epoch, n_steps, share=1.0):
         """Train every output on every row once; return the loss of all, see ``Backend``."""
         device = self.device
         self._sort.run(epoch)
         self.hold()
         rule, formula = self._problem.rule, self._formulas.get(adam_corrections)
-        steps, loss = self._steps(n_steps, rule, formula), 0.0
+        steps, loss = self._steps(n_steps, share, rule, formula), 0.0
         if self._tower is not None:
             rule, formula = self._dense.rule, self._formulas.get(layer_corrections)
             of_tower = towers.with_key(self._layers, self._problem.seed, epoch)
-            gradients = self._gradients._replace(steps=self._steps(n_steps, rule, formula))
+            gradients = self._gradients._replace(steps=self._steps(n_steps, share, rule, formula))
         for model, data in zip(self._outputs, self._targets, strict=True):
             device.fill(self._scratch.touched, 0)
             args = FMArgs(
@@ -240,7 +240,7 @@ class FMEpochs(DeviceTrainer):
         models = (FMVectors(*(getattr(model, name) for name in names)) for model in self._outputs)
         return np.stack([_score(device, rows, model, levels, tower) for model in models])
 
-    def _steps(self, n_steps, rule, corrections):
+    def _steps(self, n_steps, share, rule, corrections):
         """Return the factors of sums and the divisors of the steps of an epoch, on the device.
 
         ``corrections`` is a custom formula, or None.
@@ -258,4 +258,5 @@ class FMEpochs(DeviceTrainer):
         elif rule.step_code == STEP_CUSTOM:
             # A user's step may receive its number.
             steps[:, 1:] = [corrections(rule.hyper, number) for number in numbers]
+        steps[:, 1] /= share
         return self.device.to_device(steps.astype(np.float32))
