@@ -781,8 +781,7 @@ def refit(estimator, begin, callbacks, resumed, least=1, n_settling=0):
     least : int, default=1
         Smallest number of epochs to train, even if fewer were best.
     n_settling : int, default=0
-        At most so many epochs settle, see :class:`Phase`. There is one epoch more then: those that
-        settle take the place of about one at full rates.
+        So many more epochs settle, see :class:`Phase`, but not more than were best.
     """
     with attempt(estimator):
         if not resumed:
@@ -790,8 +789,8 @@ def refit(estimator, begin, callbacks, resumed, least=1, n_settling=0):
             estimator._search = {name: getattr(estimator, name) for name in names}
         search = estimator._search
         n_best = max(search["best_iter_"], least)
-        n_epochs = n_best + (n_settling > 0)
-        n_settling = min(n_settling, n_epochs // 2)
+        n_settling = min(n_settling, n_best)
+        n_epochs = n_best + n_settling
         announce(estimator.verbose, f"fitting all data for {n_epochs} epochs")
         callbacks.end_phase()
         with release_signals():

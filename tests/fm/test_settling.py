@@ -84,14 +84,14 @@ def test_a_warm_start_begins_at_full_rates_and_partial_fit_keeps_them(optimizer,
     assert shares == [1]
 
 
-def test_all_data_are_trained_on_for_one_epoch_more_than_were_best(log, shares):
+def test_all_data_are_trained_on_for_the_best_number_of_epochs_and_settle(log, shares):
     X, y = log
     options = {"optimizer": "adagrad", "learning_rate": 0.3, "random_state": 0, **PENALTIES}
     model = FMClassifier(validation_fraction=0.25, **options).fit(X, y)
     n_best, n = model.best_iter_, model.n_iter_
     assert n_best == model.validation_scores_.argmax() + 1 < n == len(model.loss_curve_)
-    assert shares == [1] * n + [1] * (n_best - 1) + [0.25, 0.05]
-    expected = FMClassifier(max_iter=n_best + 1, **{**options, **FIXED}).fit(X, y)
+    assert shares == [1] * n + [1] * n_best + [0.25, 0.05]
+    expected = FMClassifier(max_iter=n_best + 2, **{**options, **FIXED}).fit(X, y)
     for found, other in zip(weights(model), weights(expected), strict=True):
         assert_array_equal(found, other)
 
