@@ -130,6 +130,7 @@ class FMObjective(NamedTuple):
     fit_intercept: bool
     fit_linear: bool
     mean_weight: float  #: of a row
+    loss_scale: float  #: the factor of the loss, see ``Loss.training_scale``
     #: (n,) float32: factor of the penalty on a token, for each row that holds the token.
     shares: np.ndarray
 

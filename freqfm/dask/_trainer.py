@@ -44,7 +44,7 @@ class ShardedRows(NamedTuple):
         for of_shard in sums[1:]:
             for of_output, added in zip(total, of_shard, strict=True):
                 base = RunningBaseScore(loss, of_classes, of_output)
-                base.add_sums(*added[:2], lambda of_shard=added[2]: of_shard)
+                base.add_sums(*added[[0, 1, 3]], lambda of_shard=added[2]: of_shard)
         return total
 
 

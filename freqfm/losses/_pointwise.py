@@ -119,6 +119,18 @@ class Loss(Component):
         """
         return None
 
+    def training_scale(self, mean, variance):
+        """Return the factor of the loss in training, by the mean and the variance of real targets.
+
+        If it undoes what their unit does to the loss, fits do not depend on the unit.
+
+        Parameters
+        ----------
+        mean, variance : float
+            Weighted, of all rows that are trained on.
+        """
+        return 1.0
+
     def check_target(self, target):
         """Raise ValueError if the loss is not defined for a target.
 
@@ -239,6 +251,10 @@ class Poisson(Loss):
 
     The score is the logarithm of the expected count: a regressor predicts its exponential.
 
+    In a fit the loss is divided by the variance of the targets over their mean, as a quasi-Poisson
+    likelihood is by the dispersion. It is about 1 for counts, and for amounts of money in their
+    unit: so a model of amounts in another unit predicts the same in that unit, up to rounding.
+
     Examples
     --------
     >>> import numpy as np
@@ -270,7 +286,11 @@ class Poisson(Loss):
 
     def base_score(self, target, weight):
         """Return the logarithm of the weighted mean."""
-        return float(np.log(max(np.average(target, weights=weight), 1e-6)))
+        return float(np.log(np.average(target, weights=weight) or 1e-6))
+
+    def training_scale(self, mean, variance):
+        """Return the mean over the variance: 1 over the dispersion."""
+        return mean / variance if min(mean, variance) > 0 else 1.0
 
     def check_target(self, target):
         """Raise ValueError if a target is negative."""

@@ -18,6 +18,7 @@ from custom_components import (
     HingeOfPairs,
     Momentum,
 )
+from helpers import each
 from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend import NumpyBackend
@@ -31,6 +32,7 @@ from freqfm import (
     FMRegressor,
     FwFMClassifier,
     MFRecommender,
+    NFMRegressor,
     RaFMClassifier,
     RaFMRegressor,
     backends,
@@ -42,7 +44,7 @@ from freqfm.backends.cpu.fm.plain import fm_score, fm_train
 from freqfm.backends.cpu.ranking.fold_in import OF_PAIRS, fold_in_rows
 from freqfm.backends.cpu.ranking.softmax import softmax_train
 from freqfm.backends.cpu.ranking.surrogates import SURROGATES
-from freqfm.datasets import make_interactions
+from freqfm.datasets import RowStream, make_interactions
 from freqfm.estimators.fm.targets import base_score, expect, mean_loss, warn_of_spread
 from freqfm.losses import (
     CCL,
@@ -245,6 +247,35 @@ def test_poisson_predicts_counts(in_numpy):
     assert model.predict(1e6 * np.abs(X)).max() <= np.finfo(np.float32).max
     with pytest.raises(ValueError, match="y holds -1, but Poisson"):
         regressor(loss="poisson").fit(X, y - 1 - y.min())
+
+
+@each("cls", [FMRegressor, RaFMRegressor, NFMRegressor])
+def test_a_poisson_fit_does_not_depend_on_the_unit(in_numpy, cls):
+    y, weight = rng.poisson(np.exp(SCORE / 2)) * rng.gamma(2, 10, 80), rng.integers(1, 4, 80)
+    options = {"loss": "poisson", "max_iter": 10, "batch_size": 20, "tol": 1e-3}
+    predicted, losses = [], []
+    for unit in (1, 1e-6, 1000):
+        model = regressor(cls, **options)
+        predicted.append(model.fit(X, unit * y, sample_weight=weight).predict(X) / unit)
+        # A constant in the loss depends on the unit.
+        losses.append(np.diff(model.loss_curve_))
+        model = regressor(cls, **options).partial_fit(X[:40], unit * y[:40])
+        predicted[-1] = np.append(predicted[-1], model.partial_fit(X, unit * y).predict(X) / unit)
+    assert np.ptp(predicted[0]) > 1
+    for k in (1, 2):
+        assert_allclose(predicted[k], predicted[0], rtol=2e-3)
+        assert_allclose(losses[k], losses[0], atol=1e-3)
+
+
+def test_poisson_of_a_stream_is_scaled_by_all_of_it(in_numpy):
+    y = np.sort(rng.poisson(np.exp(SCORE / 2)) * rng.gamma(2, 10, 80))
+    options = {"loss": "poisson", "max_iter": 2, "shuffle": False, "batch_size": 20}
+    stream = RowStream(lambda: [(X, y)], chunk_size=40)
+    found = regressor(**options).fit(stream)
+    assert found._loss_scale == pytest.approx(y.mean() / y.var(), rel=1e-6)
+    assert_allclose(found.predict(X), regressor(**options).fit(X, y).predict(X), rtol=1e-3)
+    for unknown in (np.zeros(80), np.full(80, 3.0)):
+        assert np.isfinite(regressor(**options).fit(X, unknown).predict(X)).all()
 
 
 def test_quantile_leaves_its_share_below(in_numpy):

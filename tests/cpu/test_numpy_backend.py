@@ -169,7 +169,7 @@ def fit_machines_that_agree(use, model, X, y, **options):
         optimizer=list(OPTIMIZERS),
         weighted=[False, True],
         params=[
-            {},
+            {"max_iter": 5},
             {"fit_intercept": False, "alpha_per": "row", "alpha_linear": 1e-2},
             {"fit_linear": False, "shuffle": False},
             {"early_stopping": True, "validation_fraction": 0.3},
@@ -181,8 +181,8 @@ def test_factorization_machines_agree(use, case):
     X, y = rows(case["model"])
     model = FM_MODELS[case["model"]]
     model = clone(model).set_params(
-        optimizer=OPTIMIZERS[case["optimizer"]], max_iter=2, batch_size=25, init_scale=0.3,
-        random_state=0, **case["params"],
+        optimizer=OPTIMIZERS[case["optimizer"]], batch_size=25, init_scale=0.3, random_state=0,
+        **{"max_iter": 2, **case["params"]},
     )  # fmt: skip
     weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if case["weighted"] else None
     fit_machines_that_agree(use, model, X, y, sample_weight=weight)

@@ -245,7 +245,17 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     def _loss_score(self, target, scores, weight):
         """Return the negative mean loss of validation rows."""
-        return -mean_loss(self._loss, self._of_classes, scores, target, weight)
+        mean = mean_loss(self._loss, self._of_classes, scores, target, weight)
+        return -self._loss_scale * mean
+
+    @property
+    def _loss_scale(self):
+        """The factor of the loss in training."""
+        total, weight, _, squares = self._target_sums[0]
+        if self._of_classes or not weight:
+            return 1.0
+        mean = total / weight
+        return float(self._loss.training_scale(mean, squares / weight - mean**2))
 
     def _take_fields(self, X, reset):
         """Set the fields of columns; for machines that have fields.
@@ -727,7 +737,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             valid = isinstance(penalty, Real) and penalty >= 0
             learned.require(valid, name, f"is {shown(penalty)}, not a penalty")
         learned.array("token_counts_", (self.n_features_in_,))
-        learned.array("_target_sums", (len(self.intercept_), 3))
+        learned.array("_target_sums", (len(self.intercept_), 4))
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs
         learned.require(

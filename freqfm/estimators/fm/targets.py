@@ -504,8 +504,9 @@ class RunningBaseScore:
     loss : Loss
     of_classes : bool
         Whether targets are classes.
-    sums : ndarray of shape (3,), float64
-        The weighted sum of the targets, the sum of the weights, and the score; updated in place.
+    sums : ndarray of shape (4,), float64
+        The weighted sum of the targets, the sum of the weights, the score, and the weighted sum of
+        the squared targets; updated in place.
     """
 
     def __init__(self, loss, of_classes, sums):
@@ -517,14 +518,15 @@ class RunningBaseScore:
         self.add_sums(
             (target * weight).sum(),
             weight.sum(),
+            np.square(target, dtype=np.float64) @ weight,
             lambda: base_score(self._loss, False, target, weight),
         )
         return self._sums[2] - before
 
-    def add_sums(self, total, weight, score):
-        """Add a chunk by its sums of targets and of weights, and a function that has its score."""
+    def add_sums(self, total, weight, squares, score):
+        """Add a chunk by its sums, and a function that has its score."""
         sums = self._sums
-        sums[:2] += total, weight
+        sums[[0, 1, 3]] += total, weight, squares
         if self._of_classes:
             self.update()
         elif sums[1] > 0:
@@ -535,7 +537,7 @@ class RunningBaseScore:
 
     def update(self):
         """Set the score of classes from the sums."""
-        total, n, _ = self._sums
+        total, n = self._sums[:2]
         weights = np.array([n - total, total])
         occurs = weights > 0
         classes = np.array([0.0, 1.0])[occurs]

@@ -54,11 +54,12 @@ class TrainingRows(NamedTuple):
 
     def target_sums(self, loss, of_classes):
         """Return the sums of each output's targets, see ``RunningBaseScore``."""
-        weight, sums = self.of_trained(self.weight), np.zeros((self.n_outputs, 3))
+        weight, sums = self.of_trained(self.weight), np.zeros((self.n_outputs, 4))
         for target, of_output in zip(self.target, sums, strict=True):
             target = self.of_trained(target)
             score = base_score(loss, of_classes, target, weight)
-            of_output[:] = (target * weight).sum(), weight.sum(), score
+            squares = np.square(target, dtype=np.float64) @ weight
+            of_output[:] = (target * weight).sum(), weight.sum(), score, squares
         return sums
 
     def numbers(self):
@@ -196,6 +197,7 @@ class FMTrainer(ModelTask):
             fit_intercept=bool(model.fit_intercept),
             fit_linear=bool(model.fit_linear),
             mean_weight=mean_weight,
+            loss_scale=model._loss_scale,
             shares=shares,
         )
 

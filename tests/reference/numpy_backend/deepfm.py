@@ -111,7 +111,7 @@ class DeepBatch(Batch):
         found, values = forward(X, self.weights, self.masks)
         code = objective.loss_code
         losses, derivatives = loss_of(code, self.formulas, found, self.target)
-        derivatives = self.weight * derivatives
+        derivatives = self.loss_weight * derivatives
         by_tower, inner = backward(tower, values, self.masks, derivatives)
         sums = X @ table
         of_pairs = float(tower.pairs)
@@ -129,12 +129,12 @@ class DeepBatch(Batch):
             norms = ((of_pairs * sums + inner * sums) ** 2).sum(axis=1)
         penalty = objective.alpha_factors * objective.shares * self.token_weights
         gradient += penalty[:, None] * table
-        curvature = self.weight * curvature_of(code, self.formulas, found, self.target)
+        curvature = self.loss_weight * curvature_of(code, self.formulas, found, self.target)
         curvature = curvature * (1 + np.abs(X).sum(axis=1)) * (1 + norms)
         self._step_intercept(derivatives, curvature)
         self._step_tokens(derivatives, curvature, [gradient], np.zeros(len(table), dtype=int))
         self._step_tower(by_tower)
-        return float(self.weight @ losses)
+        return float(self.loss_weight @ losses)
 
     def _step_tower(self, gradient):
         training, weights, (first, second) = self.training, self.tower.weights, self.tower_state

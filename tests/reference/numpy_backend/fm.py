@@ -115,6 +115,7 @@ class Batch:
         X = take_rows(problem.X, rows)
         self.X, self.weight = X.toarray().astype(np.float64), problem.weight[rows]
         self.target = target[rows]
+        self.loss_weight = problem.objective.loss_scale * self.weight
         held = np.zeros(self.X.shape)
         held[np.repeat(np.arange(len(rows)), np.diff(X.indptr)), X.indices] = 1
         self.token_weights = held.T @ self.weight
@@ -135,7 +136,7 @@ class Batch:
         found = level_scores(X, self.weights)
         code = objective.loss_code
         losses, derivatives = loss_of(code, self.formulas, found[-1], self.target)
-        derivatives = self.weight * derivatives
+        derivatives = self.loss_weight * derivatives
         dependent = self._differentiate_levels(found)
         tables, levels, prefix = levels_of(self.weights.factors)
         ranked = self.problem.ranked
@@ -147,11 +148,11 @@ class Batch:
         ]
         # Bounds of the curvature, see CFSGD; all levels count.
         norms = sum(((X @ table) ** 2).sum(axis=1) for table in tables)
-        curvature = self.weight * curvature_of(code, self.formulas, found[-1], self.target)
+        curvature = self.loss_weight * curvature_of(code, self.formulas, found[-1], self.target)
         curvature = curvature * (1 + np.abs(X).sum(axis=1)) * (1 + norms)
         self._step_intercept(of_linear, curvature)
         self._step_tokens(of_linear, curvature, gradients, levels)
-        return float(self.weight @ losses)
+        return float(self.loss_weight @ losses)
 
     def _differentiate_levels(self, found):
         """Return the derivatives by B(p) of the losses that make it follow B(p + 1)."""
@@ -162,7 +163,7 @@ class Batch:
         for lower, upper in itertools.pairwise(found):
             target = expectation(code, self.formulas, upper)
             derivatives.append(loss_of(code, self.formulas, lower, target)[1])
-        return [weight * self.weight * derivative for derivative in derivatives]
+        return [weight * self.loss_weight * derivative for derivative in derivatives]
 
     def _by_level(self, level, tables, levels, prefix, derivatives, dependent, follow_loss):
         """Return the gradient by a level's table, the penalty included, not yet scaled."""

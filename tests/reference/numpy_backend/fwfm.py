@@ -54,7 +54,7 @@ class FwFMBatch(DeepBatch):
         table, found = self.weights.factors.astype(np.float64), scores_of(X, self.weights)
         code = objective.loss_code
         losses, derivatives = loss_of(code, self.formulas, found, self.target)
-        derivatives = self.weight * derivatives
+        derivatives = self.loss_weight * derivatives
         together = X.T @ (derivatives[:, None] * X)
         gradient = (pair_weights(dense) * together) @ table
         by_products = together * (table @ table.T)
@@ -66,7 +66,7 @@ class FwFMBatch(DeepBatch):
         sums = np.einsum("sj,kj,jd->skd", X, matrix_of(dense)[dense.fields] @ held.T, table)
         norms = (sums**2).sum(axis=2)
         penalty = objective.alpha_factors * objective.shares * self.token_weights
-        curvature = self.weight * curvature_of(code, self.formulas, found, self.target)
+        curvature = self.loss_weight * curvature_of(code, self.formulas, found, self.target)
         curvature = curvature * (1 + (np.abs(X) * (1 + norms)).sum(axis=1))
         self._step_intercept(derivatives, curvature)
         gradient += penalty[:, None] * table
@@ -75,4 +75,4 @@ class FwFMBatch(DeepBatch):
         # The pairs of a batch keep the mean of their weights.
         by_pair[by_pair != 0] -= by_pair[by_pair != 0].mean() if by_pair.any() else 0
         self._step_tower(by_pair)
-        return float(self.weight @ losses)
+        return float(self.loss_weight @ losses)

@@ -238,7 +238,7 @@ def sum_row(i, rows, weights, sums, squares):
 
 
 @inlined
-def differentiate(begin, end, loss_code, batch, scratch):
+def differentiate(begin, end, objective, batch, scratch):
     """Turn the scores of rows into losses and derivatives.
 
     ``curvatures`` of the scores become those of the losses. The score's gradient by the weights of
@@ -248,8 +248,9 @@ def differentiate(begin, end, loss_code, batch, scratch):
     |x_i|) * (1 + |s|^2), times the curvature of its loss, to that of token k.
     """
     scores = scratch.scores
+    loss_code = objective.loss_code
     for j in range(begin, end):
-        weight = np.float64(batch.weights[j])
+        weight = objective.loss_scale * np.float64(batch.weights[j])
         loss, derivative = loss_and_gradient(loss_code, scores[j], batch.targets[j])
         scratch.losses[j] = weight * loss
         scratch.derivatives[j] = weight * derivative

@@ -253,7 +253,7 @@ def _differentiate_row(i, j, tower, inner, scratch):
 
 
 @inlined
-def _learn_tile(tile_rows, rank, loss_code, weights, of_batch, batch, by_tower, scratch):
+def _learn_tile(tile_rows, rank, objective, weights, of_batch, batch, by_tower, scratch):
     """Score and differentiate a tile of rows: where it begins in the batch, and how many."""
     first, n_rows = tile_rows
     tower, dropout = weights.dense, Dropout(of_batch.rates, of_batch.key, of_batch.first + first)
@@ -266,7 +266,7 @@ def _learn_tile(tile_rows, rank, loss_code, weights, of_batch, batch, by_tower, 
         _write_input(j, rows, weights, sums, squares, tile.values[0, i])
     _forward(n_rows, tower, dropout, tile.values)
     _add_scores(first, n_rows, tower, tile.values, shared.scores)
-    differentiate(first, first + n_rows, loss_code, batch, shared)
+    differentiate(first, first + n_rows, objective, batch, shared)
     _backward(first, n_rows, tower, dropout, tile, shared.derivatives, by_tower)
     for i in range(n_rows):
         j = first + i
@@ -274,7 +274,7 @@ def _learn_tile(tile_rows, rank, loss_code, weights, of_batch, batch, by_tower, 
 
 
 @inlined
-def _learn_chunk(c, part, loss_code, weights, dropout, batch, scratch):
+def _learn_chunk(c, part, objective, weights, dropout, batch, scratch):
     """Score and differentiate the rows of one chunk."""
     by_tower, n_rows = scratch.by_tower[c], part.n_rows
     for f in range(by_tower.shape[0]):
@@ -282,7 +282,7 @@ def _learn_chunk(c, part, loss_code, weights, dropout, batch, scratch):
     for number in range(*tiles_of_chunk(c, n_rows, TILE)):
         first = number * TILE
         tile_rows = first, min(TILE, n_rows - first)
-        _learn_tile(tile_rows, part.rank, loss_code, weights, dropout, batch, by_tower, scratch)
+        _learn_tile(tile_rows, part.rank, objective, weights, dropout, batch, by_tower, scratch)
 
 
 # Steps.
@@ -332,13 +332,13 @@ def deepfm_train(rank, size, barrier, problem, span, weights, state, scratch):
     member, rows, layers = Member(rank, size, barrier), problem.rows, state.dense
     order = order_of_epoch(rows, span.epoch)
     key = hash64(stream_key(rows.seed, span.epoch) + np.uint64(_OF_DROPOUT))
-    loss, code = span.loss, problem.objective.loss_code
+    loss, objective = span.loss, problem.objective
     for b in range(span.first_batch, span.last_batch):
         part, batch = next_batch(b, member, problem, span, order, scratch.shared.prepared)
         n_chunks = count_chunks(part.n_rows, TILE)
         dropout = Dropout(layers.dropouts, key, part.start)
         for c in range(rank, n_chunks, size):
-            _learn_chunk(c, part, code, weights, dropout, batch, scratch)
+            _learn_chunk(c, part, objective, weights, dropout, batch, scratch)
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
         of_batch, step, tokens = step_scalars(

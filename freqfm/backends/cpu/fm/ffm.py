@@ -457,7 +457,7 @@ def ffm_train(rank, size, barrier, problem, span, weights, state, scratch):
         part, batch = next_batch(b, member, problem, span, order, shared.prepared)
         _score_rows(part, problem, weights, batch, scratch)
         begin, end = np.uint64(part.begin), np.uint64(part.end)
-        differentiate(begin, end, problem.objective.loss_code, batch, shared)
+        differentiate(begin, end, problem.objective, batch, shared)
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
         of_batch, step, tokens = step_scalars(

@@ -318,7 +318,7 @@ def _pack(n_fields, tile, by_pair):
 
 
 @inlined
-def _learn_chunk(c, part, loss_code, weights, batch, scratch):
+def _learn_chunk(c, part, objective, weights, batch, scratch):
     """Score and differentiate the rows of one chunk."""
     by_pair, shared, width = scratch.by_pair[c], scratch.shared, weights.factors.shape[1]
     tile, rows, n_fields = tile_of(part.rank, scratch.tiles), rows_of(batch), weights.dense.n_fields
@@ -334,7 +334,7 @@ def _learn_chunk(c, part, loss_code, weights, batch, scratch):
         for i in range(n_rows):
             shared.scores[np.uint64(first + i)] = tile.totals[0, i]
             shared.curvatures[np.uint64(first + i)] = tile.totals[1, i]
-        differentiate(first, first + n_rows, loss_code, batch, shared)
+        differentiate(first, first + n_rows, objective, batch, shared)
         _add_products(first, n_rows, tile, shared.derivatives)
     _pack(n_fields, tile, by_pair)
 
@@ -385,13 +385,13 @@ def fwfm_train(rank, size, barrier, problem, span, weights, state, scratch):
     scratch : FieldScratch
     """
     member, order = Member(rank, size, barrier), order_of_epoch(problem.rows, span.epoch)
-    loss, code = span.loss, problem.objective.loss_code
+    loss, objective = span.loss, problem.objective
     for b in range(span.first_batch, span.last_batch):
         part, batch = next_batch(b, member, problem, span, order, scratch.shared.prepared)
         n_chunks = count_chunks(part.n_rows, FIELD_TILE)
         _unpack(weights.dense, tile_of(rank, scratch.tiles))
         for c in range(rank, n_chunks, size):
-            _learn_chunk(c, part, code, weights, batch, scratch)
+            _learn_chunk(c, part, objective, weights, batch, scratch)
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
         of_batch, step, tokens = step_scalars(

@@ -95,7 +95,7 @@ def fm_train(rank, size, barrier, problem, span, weights, state, scratch):
         part, batch = next_batch(b, member, problem, span, order, scratch.prepared)
         begin, end = np.uint64(part.begin), np.uint64(part.end)
         _score_rows(begin, end, weights, batch, scratch.sums[0], scratch.squares[rank], scratch)
-        differentiate(begin, end, problem.objective.loss_code, batch, scratch)
+        differentiate(begin, end, problem.objective, batch, scratch)
         synchronize(member)
         number = span.n_steps + b - span.first_batch + 1
         of_batch, step, tokens = step_scalars(

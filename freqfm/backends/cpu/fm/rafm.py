@@ -153,7 +153,7 @@ def _differentiate_levels(part, problem, tables, batch, scratch):
     """
     n_levels, loss_code = tables.widths.shape[0], problem.objective.loss_code
     begin, end = np.uint64(part.begin), np.uint64(part.end)
-    differentiate(begin, end, loss_code, batch, scratch.shared)
+    differentiate(begin, end, problem.objective, batch, scratch.shared)
     scores, derivatives, by_linear = scratch.scores, scratch.derivatives, scratch.shared.derivatives
     for j in range(begin, end):
         derivatives[n_levels - 1, j] = by_linear[j]
@@ -161,6 +161,7 @@ def _differentiate_levels(part, problem, tables, batch, scratch):
             target = expectation(loss_code, scores[level + 1, j])
             _, derivative = loss_and_gradient(loss_code, scores[level, j], target)
             weight = problem.ranked.dependent_weight * np.float64(batch.weights[j])
+            weight *= problem.objective.loss_scale
             derivatives[level, j] = weight * derivative
             if problem.ranked.follow_loss:
                 by_linear[j] += weight * derivative

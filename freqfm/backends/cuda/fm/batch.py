@@ -147,13 +147,14 @@ def keep_loss(group, row, score, reach, args):
     """
     (place, j, weight, target), scratch, code = row, args.scratch, args.objective.loss_code
     loss, derivative = loss_and_gradient(code, score, target)
-    derivative *= weight
+    weighted = weight * args.objective.loss_scale
+    derivative *= weighted
     if group.lane == 0:
         curvature = np.float32(loss_curvature(code, score, target))
-        scratch.losses[place] = weight * loss
+        scratch.losses[place] = weighted * loss
         scratch.weights[j] = weight
         scratch.derivatives[j] = derivative
-        scratch.curvatures[j] = weight * curvature * reach
+        scratch.curvatures[j] = weighted * curvature * reach
     return derivative
 
 
@@ -183,7 +184,7 @@ def score_batch(group, b, args):
             if p > 0 and not levels.prefix:
                 wanted = expectation(code, found)
                 _, derivative = loss_and_gradient(code, before, wanted)
-                derivative *= levels.dependent_weight * weight
+                derivative *= levels.dependent_weight * args.objective.loss_scale * weight
                 of_levels += derivative
                 if group.lane == 0:
                     scratch.by_level[p - 1, j] = derivative

@@ -154,6 +154,7 @@ class FMEpochs(DeviceTrainer):
             alpha_linear=np.float32(problem.objective.alpha_linear),
             alpha_factors=np.float32(problem.objective.alpha_factors),
             mean_weight=np.float32(problem.objective.mean_weight),
+            loss_scale=np.float32(problem.objective.loss_scale),
             shares=device.to_device(problem.objective.shares),
         )
         self._dense, of_dense = problem.dense, itertools.repeat((_NO_WEIGHTS, _NO_WEIGHTS))
