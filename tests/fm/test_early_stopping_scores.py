@@ -1,12 +1,14 @@
 """Early stopping by a score that the user chooses."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 from helpers import BOTH, PENALTIES, assert_same_model, model_of, penalties_of
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, get_scorer, make_scorer, roc_auc_score
 from sklearn.model_selection import GridSearchCV
 
@@ -142,3 +144,36 @@ def test_scores_that_cannot_be_used_are_refused_by_name(clicks):
 
     with pytest.raises(ValueError, match="scoring='roc_auc' is not computed on a Dask cluster"):
         OnCluster(scoring="roc_auc").fit(X, y)
+
+
+def noise(cls, n=400):
+    """Return rows that tell nothing of their targets."""
+    rng = np.random.default_rng(3)
+    X = np.eye(50)[rng.integers(50, size=n)]
+    return X, rng.integers(2, size=n) if cls is FMClassifier else rng.standard_normal(n)
+
+
+@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
+@pytest.mark.parametrize("way", ["folds", "X_val", "stream"])
+def test_a_model_that_is_no_better_than_a_constant_is_warned_of(cls, way):
+    X, y = noise(cls)
+    model = cls(2, max_iter=3, n_iter_no_change=None, random_state=0, alpha_linear=0)
+    data, more = (X, y), {"X_val": X[200:], "y_val": y[200:]}
+    if way == "X_val":
+        data = X[:200], y[:200]
+    if way == "stream":
+        data = [RowStream(lambda: [(X[:200], y[:200])])]
+    more = {} if way == "folds" else more
+    name = {FMClassifier: "neg_log_loss -0.", FMRegressor: "r2 -0."}[cls]
+    with pytest.warns(UserWarning, match=rf"best validation score \({name}.*constant.*alpha_lin"):
+        model.fit(*data, **more)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        # A weight of each feature tells these targets.
+        effects = np.linspace(-9, 9, 50) if cls is FMRegressor else np.arange(50) % 2
+        known = (X @ effects).astype(y.dtype)
+        data = [RowStream(lambda: [(X[:200], known[:200])])] if way == "stream" else (X, known)
+        if more:
+            more["y_val"] = known[200:]
+        cls(2, max_iter=3, random_state=0).fit(*data, **more)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._signals import release_signals
+from freqfm._warnings import warn_user
 from freqfm.estimators.progress import announce
 from freqfm.estimators.training import Attempt, EpochLoop, run_epochs
 from freqfm.exceptions import DivergenceError
@@ -61,12 +62,14 @@ class Trained(NamedTuple):
 
     loop: EpochLoop
     gain: float | None  #: see ``ModelTask.gain_of_interactions``; None unless verbose
+    of_constant: float | None  #: see ``ModelTask``
 
 
 def train_task(task, phase, trial, callbacks=None, number=0):
     """Return the Trained of a task; see ``run_epochs`` for the parameters."""
     loop = run_epochs(task, phase, trial, callbacks, number)
-    return Trained(loop, task.gain_of_interactions() if task.model.verbose else None)
+    gain = task.gain_of_interactions() if task.model.verbose else None
+    return Trained(loop, gain, task.of_constant)
 
 
 def choose_penalties(model, trained, pairs, folds, optimizer):
@@ -100,6 +103,7 @@ def choose_penalties(model, trained, pairs, folds, optimizer):
             vars(model).update(vars(other))
             trained = found
     trained.loop.warn()
+    warn_if_constant(model, trained.of_constant)
     if pairs:
         announce(model.verbose, f"chosen by validation: {_named(model)}")
     if trained.gain is not None and trained.gain < model.tol:
@@ -107,6 +111,17 @@ def choose_penalties(model, trained, pairs, folds, optimizer):
             model.verbose,
             "validation rows are predicted as well without interactions of features: the model is "
             "linear in effect",
+        )
+
+
+def warn_if_constant(model, of_constant):
+    """Warn if the best validation score is not above that of a constant, or None if unknown."""
+    best = model.validation_scores_.max(initial=-np.inf)
+    if of_constant is not None and len(model.validation_scores_) and best <= of_constant:
+        warn_user(
+            f"{type(model).__name__}: the best validation score ({model._score_name} {best:.5g}) "
+            f"is not above that of a constant prediction ({of_constant:.5g}). Try more than "
+            f"{_named(model)}, a smaller learning_rate, or more rows; or the features hardly tell y."
         )
 
 

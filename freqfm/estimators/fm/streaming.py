@@ -19,7 +19,7 @@ from freqfm._input.validation import (
 from freqfm._signals import hold_signals
 from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
 from freqfm.estimators.fm.targets import RunningBaseScore, check_labels
-from freqfm.estimators.fm.trainer import ModelTask, checked_score
+from freqfm.estimators.fm.trainer import ModelTask, checked_score, score_of_constant
 from freqfm.estimators.training import check_finite
 
 
@@ -246,4 +246,5 @@ class StreamTrainer(ModelTask):
         target, scores, weight = (
             np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True)
         )
+        self.of_constant = score_of_constant(model, target, weight)
         return checked_score("X_val", model._validation_score, target, scores, weight)

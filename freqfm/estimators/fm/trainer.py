@@ -110,6 +110,9 @@ class FMFit(NamedTuple):
 class ModelTask(TrainingTask):
     """Base class of the tasks that train factorization machines, see ``TrainingTask``."""
 
+    #: The validation score of the best constant scores of the training rows; None if unknown.
+    of_constant = None
+
     def gain_of_interactions(self):
         """Return how much better the validation score is than without them; None if unknown."""
 
@@ -183,6 +186,8 @@ class FMTrainer(ModelTask):
                 self._for_scorer = X, rows.held_out_y, weight
             self._held_out = self._backend.fm_rows(X), target, weight
             self._validation_rows = X
+            if self._for_scorer is None:
+                self.of_constant = score_of_constant(model, target, weight)
 
     def _objective(self, rows, mean_weight):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
@@ -244,6 +249,12 @@ def checked_score(rows, score, target, scores, weight):
     return float(score(target, scores, weight))
 
 
+def score_of_constant(model, target, weight):
+    """Return the score of validation rows by the best constant scores of the training rows."""
+    constant = np.broadcast_to(model._target_sums[:, 2:3].astype(np.float32), target.shape)
+    return float(model._validation_score(target, constant, weight))
+
+
 class FoldsSnapshot:
     """Snapshots of the models of several folds, as one."""
 
@@ -285,6 +296,8 @@ class FoldsTrainer(ModelTask):
         self._trainers = trainers
         self.model = trainers[0].model
         self.optimizer = trainers[0].optimizer
+        if trainers[0].of_constant is not None:
+            self.of_constant = np.mean([trainer.of_constant for trainer in trainers])
 
     @property
     def device(self):
