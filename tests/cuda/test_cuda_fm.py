@@ -17,6 +17,7 @@ from freqfm import (
     FMRegressor,
     NFMClassifier,
     NFMRegressor,
+    RaFMRegressor,
     backends,
 )
 from freqfm.backends.cuda.backend import CUDABackend
@@ -73,7 +74,7 @@ def assert_agree(fit_on, model, *data, n_lanes=1, **options):
         weighted=[False, True],
         batch_size=[25, 60],
         params=[
-            {},
+            {"max_iter": 5},  # the last epoch settles
             {"fit_intercept": False, "alpha_per": "row", "alpha_linear": 1e-2},
             {"fit_linear": False, "shuffle": False},
             {"early_stopping": True, "validation_fraction": 0.3},
@@ -84,8 +85,8 @@ def assert_agree(fit_on, model, *data, n_lanes=1, **options):
 def test_factorization_machines_agree(fit_on, case):
     X, y = rows(case["model"])
     model = clone(FM_MODELS[case["model"]]).set_params(
-        optimizer=OPTIMIZERS[case["optimizer"]], max_iter=2, batch_size=case["batch_size"],
-        init_scale=0.3, random_state=0, **case["params"],
+        optimizer=OPTIMIZERS[case["optimizer"]], batch_size=case["batch_size"],
+        init_scale=0.3, random_state=0, **{"max_iter": 2, **case["params"]},
     )  # fmt: skip
     weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if case["weighted"] else None
     assert_agree(fit_on, model, X, y, sample_weight=weight)
@@ -113,6 +114,14 @@ def test_formulas_of_users_agree(fit_on, custom):
     assert_agree(fit_on, model, *rows("binary"))
 
 
+@pytest.mark.parametrize("ranks", [(2,), (1, 2)])
+def test_the_scale_of_a_loss_agrees(fit_on, ranks):
+    X, y = rows("regression")
+    params = {"ranks": ranks, "rank_assignment": [7] * (len(ranks) - 1), "form": "reference"}
+    options = {"loss": "poisson", "max_iter": 2, "batch_size": 25, "random_state": 0}
+    assert_agree(fit_on, RaFMRegressor(**params, **options), X, 20 * y)
+
+
 FIELDS = np.arange(14) % 3
 LAYERED = {
     "fields": DeepFMClassifier(3, fields=FIELDS),
@@ -133,7 +142,7 @@ LAYERED = {
         weighted=[False, True],
         batch_size=[25, 1000],
         params=[
-            {"early_stopping": False},
+            {"early_stopping": False, "max_iter": 5},
             {"early_stopping": False, "fit_intercept": False, "alpha_per": "row"},
             {"early_stopping": True, "validation_fraction": 0.3, "fit_linear": False},
         ],
@@ -145,7 +154,7 @@ def test_layers_agree(fit_on, case):
     weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if case.pop("weighted") else None
     optimizer, params = OPTIMIZERS[case.pop("optimizer")], case.pop("params")
     model = clone(LAYERED[case.pop("model")]).set_params(
-        **case, **params, optimizer=optimizer, max_iter=2, init_scale=0.3, random_state=0,
+        **{"max_iter": 2, **case, **params}, optimizer=optimizer, init_scale=0.3, random_state=0,
         alpha_linear=0.1, alpha_factors=0.1, alpha_layers=0.1,
     )  # fmt: skip
     assert_agree(fit_on, model, X, y, sample_weight=weight)
