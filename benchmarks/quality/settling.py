@@ -37,6 +37,8 @@ ALPHAS = {
     PoissonRegressor: (1e-4, 1e-3, 1e-2, 0.1, 1),
     LogisticRegression: (0.01, 0.03, 0.1, 0.3, 1),
 }
+CS = {"C=1": {}, "C=.1": {"C": 0.1}}
+WEIGHTS = {None: "", "balanced": ", balanced"}
 
 
 def noisy(n, kind, seed):
@@ -77,29 +79,17 @@ def sets(data, quick):
             poisson = {"loss": "poisson"}
             made = partial(noisy, n, kind)
             yield f"{kind} {n:,}, poisson", made, FMRegressor, poisson, PoissonRegressor, linear
-        for weight in (None, "balanced"):
-            name, made = (
-                f"clicks {n:,}{(weight and ', balanced') or ''}",
-                partial(noisy, n, "clicks"),
-            )
-            yield name, made, FMClassifier, {"class_weight": weight}, LogisticRegression, CS
-    for weight in (None, "balanced"):
-        name, load = f"Criteo sample{(weight and ', balanced') or ''}", lambda seed: criteo(data)
-        yield name, load, FMClassifier, {"class_weight": weight}, LogisticRegression, CS
-    yield (
-        "MovieLens-100K",
-        partial(ratings, data),
-        FMRegressor,
-        {},
-        Ridge,
-        {"Ridge(10)": {"alpha": 10}},
-    )
+        for weight, balanced in WEIGHTS.items():
+            of_classes = FMClassifier, {"class_weight": weight}, LogisticRegression, CS
+            yield f"clicks {n:,}{balanced}", partial(noisy, n, "clicks"), *of_classes
+    for weight, balanced in WEIGHTS.items():
+        of_classes = FMClassifier, {"class_weight": weight}, LogisticRegression, CS
+        yield f"Criteo sample{balanced}", lambda seed: criteo(data), *of_classes
+    ridge = {"Ridge(10)": {"alpha": 10}}
+    yield "MovieLens-100K", partial(ratings, data), FMRegressor, {}, Ridge, ridge
     if not quick:
         yield "Frappe", lambda seed: frappe(data), FMClassifier, {}, None, {}
         yield "MovieLens-1M clicks", lambda seed: movielens(data), FMClassifier, {}, None, {}
-
-
-CS = {"C=1": {}, "C=.1": {"C": 0.1}}
 
 
 def judge(model, train, test):
