@@ -122,6 +122,13 @@ def test_the_scale_of_a_loss_agrees(fit_on, ranks):
     assert_agree(fit_on, RaFMRegressor(**params, **options), X, 20 * y)
 
 
+def test_the_best_model_settles_on_both(fit_on):
+    X, y = rows("binary")
+    options = {"max_iter": 10, "n_iter_no_change": 2, "optimizer": "adagrad", "random_state": 0}
+    model = FMClassifier(3, batch_size=25, init_scale=0.3, learning_rate=0.5, **options)
+    assert_agree(fit_on, model, X[:40], y[:40], X_val=X[40:], y_val=y[40:])
+
+
 FIELDS = np.arange(14) % 3
 LAYERED = {
     "fields": DeepFMClassifier(3, fields=FIELDS),
