@@ -121,7 +121,7 @@ def warn_if_constant(model, of_constant):
         warn_user(
             f"{type(model).__name__}: the best validation score ({model._score_name} {best:.5g}) "
             f"is not above that of a constant prediction ({of_constant:.5g}). Try more than "
-            f"{_named(model)}, a smaller learning_rate, or more rows; or the features hardly tell y."
+            f"{_named(model)}, a smaller learning_rate, or more rows; or y hardly depends on X."
         )
 
 
