@@ -8,6 +8,9 @@ from freqfm._input.validation import as_kernel_input, canonical_csr
 from freqfm._threads import available_threads
 from freqfm.backends.base import Candidates, Exclusions
 
+# Indices are few if there are less than one for so many that there could be.
+_FEW = 64
+
 
 def top_k(
     queries,
@@ -78,7 +81,9 @@ def top_k(
     if exclude is None:
         exclude = sparse.csr_array((len(queries), len(items)), dtype=np.float32)
     exclude = canonical_csr(exclude)
-    banned = np.zeros(0, np.int64) if exclude_for_all is None else np.unique(exclude_for_all)
+    banned = np.zeros(0, np.int64)
+    if exclude_for_all is not None:
+        banned = ascending(exclude_for_all, len(items))
     if sparse.issparse(candidates):
         n_places = int(np.diff(candidates.indptr).max(initial=0))
         lists = Candidates(candidates.indptr, candidates.indices)
@@ -90,7 +95,7 @@ def top_k(
     if candidates is None:
         hidden = Exclusions(exclude.indptr, exclude.indices, banned.astype(np.int32))
     else:
-        candidates = np.setdiff1d(candidates, banned)
+        candidates = np.setdiff1d(ascending(candidates, len(items)), banned, assume_unique=True)
         hidden = _hidden_candidates(candidates, exclude)
         items = _as_matrix(items[candidates])
     # There may be fewer items than places.
@@ -104,6 +109,16 @@ def top_k(
     if candidates is not None:
         found = np.where(found >= 0, candidates[found], -1).astype(np.int32)
     return (found, scores) if n_kept == k else with_empty_places(found, scores, k)
+
+
+def ascending(ids, n):
+    """Return indices into ``range(n)``, each once, in ascending order: sorted only if few."""
+    ids = np.asarray(ids)
+    if _FEW * len(ids) < n:
+        return np.unique(ids)
+    is_there = np.zeros(n, dtype=bool)
+    is_there[ids] = True
+    return np.flatnonzero(is_there)
 
 
 def with_empty_places(found, scores, k):

@@ -10,7 +10,13 @@ from scipy import sparse
 from sklearn import config_context
 from sklearn.base import clone
 
-from freqfm import ALSRecommender, FastVAERecommender, InteractionRecommender, MFRecommender
+from freqfm import (
+    ALSRecommender,
+    EASERecommender,
+    FastVAERecommender,
+    InteractionRecommender,
+    MFRecommender,
+)
 from freqfm._input import validation as _validation
 from freqfm._input.validation import canonical_csr
 from freqfm._numba.jit import JIT_DISABLED
@@ -19,7 +25,8 @@ from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import TILE_ITEMS
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._ranking import ascending, top_k
+from freqfm.model_selection import make_ranking_scorer
 
 MODELS = {
     "cosine": MFRecommender(4, max_iter=3, random_state=0),
@@ -320,6 +327,50 @@ def test_more_than_fits_into_memory(model, log, monkeypatch):
     ):
         with pytest.raises(ValueError, match="n_recommendations=10{6} for each of .* memory"):
             call()
+
+
+def test_more_than_there_is(model, log):
+    named = InteractionRecommender(MFRecommender(4, max_iter=1)).fit(np.column_stack(log.nonzero()))
+    early = MFRecommender(4, early_stopping=True, n_recommendations=10**9)
+    for call in (
+        lambda n: model.recommend(users=[0], n_recommendations=n),
+        lambda n: model.recommend(users=[0], n_recommendations=n, diversity=0.5),
+        lambda n: model.recommend(log, n_recommendations=n),
+        lambda n: clone(model).set_params(n_recommendations=n).fit(log).predict(log),
+        lambda n: clone(model).set_params(n_recommendations=n).fit(log).score(log),
+        lambda n: make_ranking_scorer(k=n)(model, log),
+        lambda n: model.similar_items([0], n),
+        lambda n: model.similar_users([0], n),
+        lambda n: named.recommend([1], n_recommendations=n),
+        lambda n: named.recommend(history=[1], n_recommendations=n),
+        lambda n: named.similar_items([1], n),
+        lambda n: named.similar_users([1], n),
+        lambda n: EASERecommender(n_recommendations=n).fit(log).predict(log),
+        lambda n: early.fit(log),
+    ):
+        with pytest.raises(ValueError, match="=10{9} for each of .* (memory|to be found)"):
+            call(10**9)
+    # Of some more there are places without an item.
+    for diversity in (0.0, 0.5):
+        found, scores = model.recommend(users=0, n_recommendations=500, diversity=diversity)
+        assert found.shape == scores.shape == (500,)
+        assert_array_equal(found[40:], -1)
+        assert_array_equal(scores[40:], -np.inf)
+
+
+def test_a_request_for_a_few_reads_no_files(model, monkeypatch):
+    def refuse():
+        raise AssertionError("the memory was asked for")
+
+    monkeypatch.setattr(_validation, "physical_memory", refuse)
+    assert model.recommend(users=[0, 1])[0].shape == (2, 10)
+    assert model.similar_items(0)[0].shape == (10,)
+
+
+@each("length", [0, 7, 40, 900, 5000])
+def test_indices_in_ascending_order(length):
+    ids = np.random.default_rng(0).integers(2000, size=length)
+    assert_array_equal(ascending(ids, 2000), np.unique(ids))
 
 
 def test_indices_of_users_in_place_of_a_matrix(model):

@@ -535,7 +535,8 @@ class InteractionRecommender(
             codes = np.arange(len(self.user_ids_))
         else:
             codes = self._find("user", users, "users", unknown)
-        shape = len(codes), check_recommendations(options["n_recommendations"], len(codes))
+        n, n_items = len(codes), len(self.item_ids_)
+        shape = n, check_recommendations(options["n_recommendations"], n, n_items)
         items = np.full(shape, -1)
         scores = np.full(shape, -np.inf, dtype=np.float32)
         chosen = self._chosen_items(chosen, len(codes))

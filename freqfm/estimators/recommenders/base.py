@@ -464,7 +464,7 @@ class BaseRecommender(
 
     def _choose_diverse(self, queries, wanted, index, counts):
         """Return items that differ, chosen from the best ones, and their scores."""
-        shape, pool = (len(queries.learned), wanted.n), wanted.pool()
+        shape, pool = (len(queries.learned), wanted.n), wanted.pool(len(counts))
         items, scores = np.full(shape, -1), np.full(shape, -np.inf, dtype=np.float32)
         table = wanted.vectors
         if table is None:

@@ -21,7 +21,7 @@ from freqfm._input.validation import (
 )
 from freqfm.backends.base import Candidates, Histories, ItemLists
 from freqfm.metrics._hits import as_csr
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._ranking import ascending, top_k
 
 # Pairs whose vectors are gathered at a time: those of all pairs may be many times the model.
 _PAIRS = 1 << 14
@@ -31,6 +31,9 @@ _REPORTED_PARTS = 100
 
 # What holds indices for each query, if all elements of a list are of these types.
 _LISTS = list, tuple, Set, np.ndarray
+# Results of so many places are not worth a look at the memory; of more, they must not be wider than
+# there are rows to be found.
+_FEW_PLACES, _MOST_PLACES = 1 << 18, 1 << 26
 
 # Diverse items are chosen from the best ones: this many for each that is wanted, and at least.
 _POOL, _LEAST_POOL = 5, 100
@@ -61,7 +64,7 @@ class Wanted(NamedTuple):
         """Return this in the form for :meth:`VectorIndex.search`; raise if it is not valid."""
         shape = n_queries, n_rows
         return Wanted(
-            check_recommendations(self.n, n_queries),
+            check_recommendations(self.n, n_queries, n_rows),
             _checked("candidates", self.candidates, shape),
             _checked("exclude", self.exclude, shape),
             check_number("diversity", self.diversity, 0, 1),
@@ -74,17 +77,18 @@ class Wanted(NamedTuple):
         parts = [take_rows(part, queries) if sparse.issparse(part) else part for part in parts]
         return self._replace(candidates=parts[0], exclude=parts[1])
 
-    def pool(self):
-        """Return what has to be found so that diverse rows can be chosen from it."""
-        return self._replace(n=max(_LEAST_POOL, _POOL * self.n))
+    def pool(self, n_rows):
+        """Return what has to be found, of all rows, so that diverse ones can be chosen from it."""
+        return self._replace(n=max(self.n, min(max(_LEAST_POOL, _POOL * self.n), n_rows)))
 
     @property
     def rows(self):
         """An index of the rows that may be found."""
         if self.candidates is None:
             return slice(None)
-        of_each = sparse.issparse(self.candidates)
-        return np.unique(self.candidates.indices if of_each else self.candidates)
+        if sparse.issparse(self.candidates):
+            return ascending(self.candidates.indices, self.candidates.shape[1])
+        return self.candidates
 
 
 class VectorIndex(NamedTuple):
@@ -148,7 +152,7 @@ class VectorIndex(NamedTuple):
         unlearned = np.flatnonzero(~self.learned(rows))
         if len(unlearned):
             unlearned = unlearned if isinstance(rows, slice) else rows[unlearned]
-            exclude = unlearned if exclude is None else np.union1d(exclude, unlearned)
+            exclude = unlearned if exclude is None else np.concatenate([exclude, unlearned])
         options = {"exclude": hidden, "exclude_for_all": exclude, "candidates": wanted.candidates}
         if sparse.issparse(self.table):
             options |= {name: of for name, of in self.options.items() if name != "device"}
@@ -269,7 +273,7 @@ def _checked(name, rows, shape):
         pairs = of_each, np.concatenate(lists)
         rows = sparse.csr_array((np.ones(len(of_each)), pairs), shape=(len(lists), shape[1]))
     if not sparse.issparse(rows):
-        return None if rows is None else validate_ids(name, rows, shape[1])
+        return None if rows is None else ascending(validate_ids(name, rows, shape[1]), shape[1])
     rows = as_csr(name, rows)
     if rows.shape != shape:
         raise ValueError(
@@ -278,12 +282,20 @@ def _checked(name, rows, shape):
     return rows
 
 
-def check_recommendations(n_recommendations, n_rows):
-    """Return how many are wanted of each row, if it is a count and the results fit into memory."""
-    k = check_count("n_recommendations", n_recommendations)
+def check_recommendations(wanted, n_queries, n_rows, name="n_recommendations"):
+    """Return how many are wanted for each query, if it is a count and the results can be held."""
+    k = check_count(name, wanted)
+    n_places = k * n_queries
+    if n_places <= _FEW_PLACES:  # finding out how much memory there is reads files
+        return k
+    what = f"{name}={k} for each of {n_queries} rows"
     # 16 bytes for each: an index in two types, and a score.
-    what = f"n_recommendations={k} for each of {n_rows} rows"
-    check_memory(2 * k * n_rows, what, "Ask for fewer, or for fewer rows at a time.")
+    check_memory(2 * n_places, what, "Ask for fewer, or for fewer rows at a time.")
+    if k > n_rows and n_places > _MOST_PLACES:
+        raise ValueError(
+            f"{what} would have {n_places:,} places, most of them empty: there are only {n_rows} "
+            f"to be found. Ask for {name}={n_rows} at most."
+        )
     return k
 
 

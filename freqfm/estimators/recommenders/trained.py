@@ -35,6 +35,7 @@ from freqfm.estimators.recommenders.histories import (
     with_dislikes,
     without,
 )
+from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.training import (
     FitCallbacks,
     Phase,
@@ -499,6 +500,8 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         unlearned = np.flatnonzero(~self._is_learned("items"))
         scorer, n_threads = self._ranking_scorer(), count_threads(self.n_jobs)
         exclude = hidden if getattr(scorer, "exclude_seen", True) else None
+        if isinstance(scorer, RankingScorer):
+            check_recommendations(scorer.k, len(rows), held_out.shape[1], "k")
 
         def score():
             if not isinstance(scorer, RankingScorer):
