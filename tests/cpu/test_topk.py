@@ -11,6 +11,7 @@ from freqfm.backends.base import Exclusions
 from freqfm.backends.cpu import topk
 from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import (
+    _AS_STORED,
     BLOCK,
     TILE_ITEMS,
     Best,
@@ -19,7 +20,7 @@ from freqfm.backends.cpu.topk import (
     Scratch,
     rank_items,
 )
-from freqfm.formulas.selection import buffer_size, item_of, number_of, score_of
+from freqfm.formulas.selection import item_of, number_of, score_of
 from freqfm.metrics import _ranking
 
 
@@ -138,6 +139,55 @@ def test_queries_have_the_same_result_alone_and_together(n, unit_columns):
         assert_array_equal(scores[i], alone[1][0])
 
 
+@pytest.mark.parametrize("unit_columns", [0, 3, 6])
+@pytest.mark.parametrize("n", [70, 700])
+def test_items_by_descending_length(monkeypatch, n, unit_columns):
+    rng = np.random.default_rng(n)
+    queries, items = whole_numbers(rng, n, 6), whole_numbers(rng, 1500, 6)
+    # Many ties, also among the long ones, some of which nobody may get; a few of length zero.
+    items[rng.random(1500) < 0.02] *= 16
+    items[rng.random(1500) < 0.02] = 0
+    items[:40, :unit_columns] = 0
+    queries[5] = 0
+    options = {
+        "exclude": random_exclusions(rng, n, 1500, 0.1),
+        "exclude_for_all": rng.choice(1500, 400, replace=False),
+        "unit_columns": unit_columns,
+    }
+    expected = top_k(queries, items, 30, **options, n_threads=1)
+    if not unit_columns:
+        plain = {name: of for name, of in options.items() if name != "unit_columns"}
+        assert_same(expected, reference_top_k(queries, items, 30, **plain))
+    orders = []
+    monkeypatch.setattr(topk, "_MANY_IN_ORDER", 1)
+    monkeypatch.setattr(topk, "_ROWS_OF_FEW", 32)
+    in_order = topk._in_order
+
+    def recorded(*args):
+        orders.append(in_order(*args)[0].order)
+        return in_order(*args)
+
+    monkeypatch.setattr(topk, "_in_order", recorded)
+    for n_threads in (1, 2):
+        for k in (30, 1500):
+            result = top_k(queries, items, k, **options, n_threads=n_threads)
+            assert_same([of[:, :30] for of in result], expected)
+    assert {len(order) for order in orders} == {0 if unit_columns == 6 else 1100}
+
+
+@pytest.mark.parametrize("at", [0, 7])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_items_without_a_length_stay_in_order(monkeypatch, value, at):
+    rng = np.random.default_rng(0)
+    items = (rng.standard_normal((900, 4)) * rng.lognormal(0, 1, (900, 1))).astype(np.float32)
+    queries = rng.standard_normal((70, 4), dtype=np.float32)
+    queries[3] *= np.float32(1e25)
+    items[at] = value
+    expected = top_k(queries, items, 9)
+    monkeypatch.setattr(topk, "_MANY_IN_ORDER", 1)
+    assert_same(top_k(queries, items, 9), expected)
+
+
 @pytest.mark.parametrize("scale", [1e-18, 1e-10, 1e10, 1e18])
 def test_vectors_of_any_length(scale):
     rng = np.random.default_rng(0)
@@ -205,22 +255,14 @@ def test_threads_beyond_the_rows_have_nothing_to_do():
     queries, items = whole_numbers(rng, 10, 3), whole_numbers(rng, 70, 3)
     best = Best(np.empty((10, 5), dtype=np.int32), np.empty((10, 5), dtype=np.float32))
     none = np.zeros(0, dtype=np.int32)
-    scratch = Scratch(
-        tiles=np.empty((3, 4, TILE_ITEMS + BLOCK), dtype=np.float32),
-        units=np.empty((3, 0, 3), dtype=np.float32),
-        cursors=np.empty((3, 4), dtype=np.int64),
-        slacks=np.empty((3, 4), dtype=np.float32),
-        numbers=np.empty((3, 4, buffer_size(5)), dtype=np.int64),
-        counts=np.empty((3, 4), dtype=np.int64),
-        thresholds=np.empty((3, 4), dtype=np.float32),
-    )
+    scratch = Scratch.of(3, 4, 0, 3, 5)
     for n_queries in (10, 4, 1):
         found, scores = (array[:n_queries] for array in best)
         excluded = Exclusions(np.zeros(n_queries + 1, dtype=np.int64), none, none)
         with single_threaded_blas(), Team(3) as team:
             team.run(
-                rank_items, Scores(queries[:n_queries], items, 0), excluded, Parts(4, 1),
-                scratch, Best(found, scores),
+                rank_items, Scores(queries[:n_queries], items, *_AS_STORED, 0), excluded,
+                Parts(4, 1), scratch, Best(found, scores),
             )  # fmt: skip
         expected = reference_top_k(queries[:n_queries], items, 5)
         assert_same((found, scores), expected)

@@ -9,6 +9,9 @@ the matrix product takes most of the time.
 How a matrix product rounds depends on the number of its rows. So that queries have the same result
 alone and together with others, scores that are good enough, but for rounding, are computed again,
 one by one; all other items rank behind the best k.
+
+No score exceeds the product of the lengths of its vectors. For many queries, items may therefore be
+taken in descending order of their lengths: most queries are done after the longest ones.
 """
 
 import contextlib
@@ -17,10 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm._input.rows import csr_of
+from freqfm._input.validation import kernel_csr
 from freqfm._memory import aligned_zeros
 from freqfm._numba.blas import product_with_transposed
-from freqfm._numba.jit import ONE, ZERO, inlined, kernel
+from freqfm._numba.jit import ONE, ZERO, inlined, kernel, subroutine
 from freqfm._threads import single_threaded_blas
+from freqfm.backends.base import Exclusions
 from freqfm.backends.cpu.team import Team
 from freqfm.formulas.search import first_above
 from freqfm.formulas.selection import (
@@ -53,6 +59,12 @@ _PADDING = 16
 
 _NOTHING = np.float32(-np.inf)
 
+# So many queries are worth it to put the items in order, unless the median of their squared lengths
+# exceeds this share of the largest one.
+_MANY_IN_ORDER, _SHORT = 2048, 0.25
+
+_AS_STORED = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32)
+
 # Two sums of d products of float32 in different orders differ by at most d / 2**23 times the
 # product of the vectors' lengths. Shorter vectors count as of this squared length: squares of
 # theirs would underflow.
@@ -78,63 +90,68 @@ def _any_above(tile, i, begin, threshold):
     return found
 
 
-@inlined
-def _score(query, row, n_unit):
-    """Return the score of a row whose first ``n_unit`` numbers count at unit length."""
-    score = ZERO
-    squares = ZERO
-    for f in range(n_unit):
-        score += query[f] * row[f]
-        squares += row[f] * row[f]
-    if squares > ZERO:
-        score /= np.float32(math.sqrt(squares))
-    for f in range(np.uint64(n_unit), np.uint64(row.shape[0])):
-        score += query[f] * row[f]
-    return score
+@subroutine
+def _score_rows(query, items, places, n, n_unit, out):
+    """Write the scores of ``n`` rows, whose first ``n_unit`` numbers count at unit length.
+
+    This is not inlined: as one piece of machine code, it rounds alike wherever it is called.
+    """
+    for e in range(n):
+        row = np.uint64(places[e])
+        score = ZERO
+        if n_unit > 0:
+            squares = ZERO
+            for f in range(n_unit):
+                score += query[f] * items[row, f]
+                squares += items[row, f] * items[row, f]
+            if squares > ZERO:
+                score /= np.float32(math.sqrt(squares))
+        for f in range(np.uint64(n_unit), np.uint64(items.shape[1])):
+            score += query[f] * items[row, f]
+        out[e] = score
 
 
 @inlined
-def _keep_best(i, query, first_item, n_scores, tile, slack, scores, kept):
-    """Keep those of row ``i`` of the tile that may be among the best.
+def _keep_best(row, i, first_item, n_scores, slack, scores, scratch, k):
+    """Keep those of a row of the tile that may be among the best of query ``i``.
 
     No score exceeds its number in the tile by more than ``slack``.
     """
-    numbers, k = kept.numbers[i], kept.k
-    # Items come in increasing order, so of equal scores the one that is already kept stays.
-    threshold = kept.thresholds[i]
+    tile, places, exact = scratch.tile, scratch.places, scratch.exact
+    query, numbers, threshold = scratch.queries[row], scratch.numbers[i], scratch.thresholds[i]
     for begin in range(np.uint64(0), np.uint64(n_scores), np.uint64(BLOCK)):
-        if _any_above(tile, i, begin, threshold - slack):
+        if _any_above(tile, row, begin, threshold - slack):
+            n = 0
             for j in range(begin, begin + np.uint64(BLOCK)):
-                if tile[i, j] > threshold - slack:
-                    item = first_item + np.int64(j)
-                    score = _score(query, scores.items[np.uint64(item)], scores.n_unit)
-                    if score > threshold:
-                        number = number_of(score, item)
-                        kept.counts[i] = offer(numbers, kept.counts[i], k, number)
-                        threshold = worst_of(numbers, k)
-    kept.thresholds[i] = threshold
+                if tile[row, j] > threshold - slack:
+                    places[np.uint64(n)] = first_item + np.int64(j)
+                    n += 1
+            _score_rows(query, scores.items, places, n, scores.n_unit, exact)
+            for e in range(n):
+                # Of equal scores the smaller item is kept, which may come later. NaN is not.
+                number = number_of(exact[e], _item_at(places[e], scores))
+                if exact[e] >= threshold and number > numbers[np.uint64(k - 1)]:
+                    scratch.counts[i] = offer(numbers, scratch.counts[i], k, number)
+                    threshold = worst_of(numbers, k)
+    scratch.thresholds[i] = threshold
 
 
 @inlined
-def _score_for_one(query, rows, n_unit, out):
-    """Write the scores of rows for a single query; return the rows' largest squared length.
-
-    Reading the rows dominates the cost.
-    """
-    largest = ZERO
-    for j in range(rows.shape[0]):
-        out[j] = _score(query, rows[j], n_unit)
-        largest = max(largest, _squared_length(rows[j], n_unit))
-    return largest + ONE if n_unit > 0 else largest
+def _item_at(place, scores):
+    """Return the item in a row of ``scores.items``."""
+    return np.int64(scores.order[np.uint64(place)]) if scores.order.shape[0] > 0 else place
 
 
 @inlined
-def _squared_length(row, first):
-    """Return the squared length of a row without the numbers before ``first``."""
-    squares = ZERO
-    for f in range(np.uint64(first), np.uint64(row.shape[0])):
-        squares += row[f] * row[f]
-    return squares
+def _score_for_one(query, first_item, n_scores, scores, scratch):
+    """Write the scores of rows for a single query. Reading the rows dominates the cost."""
+    for begin in range(np.uint64(0), np.uint64(n_scores), np.uint64(BLOCK)):
+        n = min(BLOCK, n_scores - np.int64(begin))
+        for j in range(n):
+            scratch.places[j] = first_item + np.int64(begin) + j
+        _score_rows(query, scores.items, scratch.places, n, scores.n_unit, scratch.exact)
+        for j in range(n):
+            scratch.tile[0, begin + np.uint64(j)] = scratch.exact[j]
 
 
 @inlined
@@ -152,16 +169,35 @@ def _to_unit(rows, n_unit, out):
 
 
 @inlined
-def _score_tile(queries, rows, n_unit, unit, tile):
-    """Write the scores of a tile of queries and rows; return the rows' largest squared length."""
-    if n_unit > 0:
-        _to_unit(rows, n_unit, unit)
-        rows = unit[: rows.shape[0]]
-    product_with_transposed(queries, rows, tile)
-    largest = ZERO
+def _largest_length(rows):
+    """Return the largest length of some rows."""
+    largest = _LEAST_SQUARES
     for j in range(rows.shape[0]):
-        largest = max(largest, _squared_length(rows[j], 0))
-    return largest
+        squares = ZERO
+        for f in range(rows.shape[1]):
+            squares += rows[j, f] * rows[j, f]
+        largest = max(largest, squares)
+    return np.float32(math.sqrt(largest))
+
+
+@inlined
+def _leave_out(n_queries, length, scratch):
+    """Remove the queries that no item of this length is good enough for; return how many stay.
+
+    The last one takes the place of each.
+    """
+    active, queries = scratch.active, scratch.queries
+    place = 0
+    while place < n_queries:
+        i = active[np.uint64(place)]
+        if scratch.lengths[np.uint64(i)] * length >= scratch.thresholds[np.uint64(i)]:
+            place += 1
+            continue
+        n_queries -= 1
+        active[np.uint64(place)] = active[np.uint64(n_queries)]
+        for f in range(queries.shape[1]):
+            queries[np.uint64(place), f] = queries[np.uint64(n_queries), f]
+    return n_queries
 
 
 class Scores(NamedTuple):
@@ -169,6 +205,8 @@ class Scores(NamedTuple):
 
     queries: np.ndarray  #: (n, d), float32
     items: np.ndarray  #: (m, d), float32
+    order: np.ndarray  #: (m,), int32: which items these are; empty if they are in order
+    lengths: np.ndarray  #: (m,), float32: theirs, descending; empty if they are in order
     n_unit: int  #: the first ``n_unit`` numbers of an item are scaled to unit length
 
 
@@ -180,24 +218,58 @@ class Parts(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of each thread."""
+    """Working memory of each thread, or of one: then without the first axis."""
 
-    tiles: np.ndarray  #: (size, n_rows, TILE_ITEMS + BLOCK), float32
-    units: np.ndarray  #: (size, TILE_ITEMS, d), float32; empty tiles if unused
+    tile: np.ndarray  #: (size, n_rows, TILE_ITEMS + BLOCK), float32
+    unit: np.ndarray  #: (size, TILE_ITEMS, d), float32; empty if unused
+    queries: np.ndarray  #: (size, n_rows, d), float32: those that are not done
+    active: np.ndarray  #: (size, n_rows or more), int64: which of a part these are
     cursors: np.ndarray  #: (size, n_rows or more), int64
-    slacks: np.ndarray  #: (size, n_rows or more), float32; of rows of length 1
+    lengths: np.ndarray  #: (size, n_rows or more), float32, of queries
+    places: np.ndarray  #: (size, BLOCK or more), int64: rows to be scored
+    exact: np.ndarray  #: (size, BLOCK or more), float32: their scores
     numbers: np.ndarray  #: (size, n_rows, c), int64, a buffer of the best for each query
     counts: np.ndarray  #: (size, n_rows or more), int64: how many these hold
     thresholds: np.ndarray  #: (size, n_rows or more), float32
 
+    @classmethod
+    def of(cls, size, n_rows, n_units, d, k):
+        """Return that of ``size`` threads."""
 
-class _Kept(NamedTuple):
-    """The best of each of a thread's queries so far."""
+        def numbers(kind, n):
+            return np.empty((size, n + _PADDING), dtype=kind)
 
-    numbers: np.ndarray  #: (n_rows, c), int64
-    counts: np.ndarray  #: (n_rows or more,), int64
-    thresholds: np.ndarray  #: (n_rows or more,), float32: what is exceeded by others to be kept
-    k: int
+        return cls(
+            tile=aligned_zeros((size, n_rows, TILE_ITEMS + BLOCK)),
+            unit=aligned_zeros((size, n_units, d)),
+            queries=aligned_zeros((size, n_rows, d)),
+            active=numbers(np.int64, n_rows),
+            cursors=numbers(np.int64, n_rows),
+            lengths=numbers(np.float32, n_rows),
+            places=numbers(np.int64, BLOCK),
+            exact=numbers(np.float32, BLOCK),
+            numbers=np.empty((size, n_rows, buffer_size(k)), dtype=np.int64),
+            counts=numbers(np.int64, n_rows),
+            thresholds=numbers(np.float32, n_rows),
+        )
+
+
+@inlined
+def _of_thread(rank, scratch):
+    """Return a thread's part of what a team has."""
+    return Scratch(
+        scratch.tile[rank],
+        scratch.unit[rank],
+        scratch.queries[rank],
+        scratch.active[rank],
+        scratch.cursors[rank],
+        scratch.lengths[rank],
+        scratch.places[rank],
+        scratch.exact[rank],
+        scratch.numbers[rank],
+        scratch.counts[rank],
+        scratch.thresholds[rank],
+    )
 
 
 class Best(NamedTuple):
@@ -208,59 +280,66 @@ class Best(NamedTuple):
 
 
 @inlined
-def _slack(query):
-    """Return how far two sums of its products with a row of length 1 may differ."""
-    length = np.float32(math.sqrt(max(_squared_length(query, 0), _LEAST_SQUARES)))
-    return _ROUNDING * (np.float32(query.shape[0]) + _ROUNDINGS_BESIDE) * length
-
-
-@inlined
-def _rank_part(rank, part, scores, excluded, parts, scratch, best):
+def _rank_part(part, scores, excluded, parts, scratch, best):
     """Write the best of one range of items for one part of the queries."""
     n_queries, n_items = scores.queries.shape[0], scores.items.shape[0]
-    n_tiles = -(-n_items // TILE_ITEMS)
-    tile, unit, cursors = scratch.tiles[rank], scratch.units[rank], scratch.cursors[rank]
-    slacks = scratch.slacks[rank]
-    thresholds = scratch.thresholds[rank]
-    kept = _Kept(scratch.numbers[rank], scratch.counts[rank], thresholds, best.items.shape[1])
+    n_tiles, k = -(-n_items // TILE_ITEMS), best.items.shape[1]
     indptr, indices, banned = excluded.indptr, excluded.indices, excluded.for_all
+    rounding = _ROUNDING * (np.float32(scores.items.shape[1]) + _ROUNDINGS_BESIDE)
     first = part // parts.n_ranges * parts.n_rows
     n_here = min(parts.n_rows, n_queries - first)
-    queries = scores.queries[first : first + n_here]
     begin = part % parts.n_ranges * n_tiles // parts.n_ranges * TILE_ITEMS
     end = min((part % parts.n_ranges + 1) * n_tiles // parts.n_ranges * TILE_ITEMS, n_items)
     out = part % parts.n_ranges * n_queries + first
     for i in range(n_here):
-        cursors[i] = first_above(indices, indptr[first + i], indptr[first + i + 1], begin - 1)
-        slacks[i] = _slack(queries[i])
-        kept.counts[i], thresholds[i] = clear(kept.numbers[i], kept.k), _NOTHING
+        scratch.active[i] = i
+        for f in range(scores.queries.shape[1]):
+            scratch.queries[i, f] = scores.queries[np.uint64(first + i), f]
+        scratch.cursors[i] = first_above(
+            indices, indptr[first + i], indptr[first + i + 1], begin - 1
+        )
+        scratch.lengths[i] = _largest_length(scratch.queries[i : i + 1])
+        scratch.counts[i], scratch.thresholds[i] = clear(scratch.numbers[i], k), _NOTHING
     next_banned = first_above(banned, 0, banned.shape[0], begin - 1)
+    n_active, length = n_here, ZERO
     for first_item in range(begin, end, TILE_ITEMS):
         last_item = min(first_item + TILE_ITEMS, end)
         n_scores = last_item - first_item
-        rows = scores.items[first_item:last_item]
         if n_queries == 1:
-            squares = _score_for_one(queries[0], rows, scores.n_unit, tile[0])
+            _score_for_one(scratch.queries[0], first_item, n_scores, scores, scratch)
         else:
-            squares = _score_tile(queries, rows, scores.n_unit, unit, tile)
-        length = np.float32(math.sqrt(max(squares, _LEAST_SQUARES)))
+            rows = scores.items[first_item:last_item]
+            if scores.n_unit > 0:
+                _to_unit(rows, scores.n_unit, scratch.unit)
+                rows = scratch.unit[:n_scores]
+            if scores.order.shape[0] > 0:
+                # Lengths are rounded, too.
+                length = scores.lengths[np.uint64(first_item)] * (ONE + rounding + rounding)
+                n_active = _leave_out(n_active, length, scratch)
+                if n_active == 0:
+                    break
+            else:
+                length = _largest_length(rows)
+            product_with_transposed(scratch.queries[:n_active], rows, scratch.tile)
         banned_here = next_banned
-        for i in range(n_here):
-            row = np.uint64(i)
+        for place in range(n_active):
+            row, i = np.uint64(place), np.uint64(scratch.active[np.uint64(place)])
             next_banned = _strike_out(
-                row, first_item, last_item, banned_here, banned.shape[0], banned, tile
+                row, first_item, last_item, banned_here, banned.shape[0], banned, scratch.tile
             )
-            cursors[row] = _strike_out(
-                row, first_item, last_item, cursors[row], indptr[first + i + 1], indices, tile
+            last = indptr[np.uint64(first) + i + np.uint64(1)]
+            scratch.cursors[i] = _strike_out(
+                row, first_item, last_item, scratch.cursors[i], last, indices, scratch.tile
             )
             # The last block of a tile may reach beyond its scores.
             for j in range(n_scores, -(-n_scores // BLOCK) * BLOCK):
-                tile[row, j] = _NOTHING
-            slack = slacks[row] * length
-            _keep_best(row, queries[row], first_item, n_scores, tile, slack, scores, kept)
+                scratch.tile[row, j] = _NOTHING
+            # The scores of a single query are exact.
+            slack = rounding * length * scratch.lengths[i] if n_queries > 1 else ZERO
+            _keep_best(row, i, first_item, n_scores, slack, scores, scratch, k)
     for i in range(n_here):
         at = np.uint64(out + i)
-        write_best(kept.numbers[i], kept.counts[i], best.items[at], best.scores[at])
+        write_best(scratch.numbers[i], scratch.counts[i], best.items[at], best.scores[at])
 
 
 @kernel
@@ -281,33 +360,42 @@ def rank_items(rank, size, barrier, scores, excluded, parts, scratch, best):
     best : Best
     """
     n_parts = -(-scores.queries.shape[0] // parts.n_rows) * parts.n_ranges
+    of_thread = _of_thread(rank, scratch)
     for part in range(rank, n_parts, size):
-        _rank_part(rank, part, scores, excluded, parts, scratch, best)
+        _rank_part(part, scores, excluded, parts, of_thread, best)
 
 
 @inlined
-def _rank_candidates(q, scores, candidates, excluded, numbers, best):
+def _rank_candidates(q, scores, candidates, excluded, scratch, best):
     """Write the best of one query's candidates."""
     query, k = scores.queries[q], best.items.shape[1]
-    n = clear(numbers, k)
+    numbers, places, exact = scratch.numbers[0], scratch.places, scratch.exact
+    n_kept, n_found = clear(numbers, k), 0
     hidden, end, banned = excluded.indptr[q], excluded.indptr[q + 1], 0
-    n_banned = excluded.for_all.shape[0]
-    for e in range(candidates.indptr[q], candidates.indptr[q + 1]):
+    n_banned, last = excluded.for_all.shape[0], candidates.indptr[q + 1]
+    for e in range(candidates.indptr[q], last):
         item = candidates.indices[np.uint64(e)]
         hidden = first_above(excluded.indices, hidden, end, item - 1)
         banned = first_above(excluded.for_all, banned, n_banned, item - 1)
-        if hidden < end and excluded.indices[np.uint64(hidden)] == item:
+        is_hidden = hidden < end and excluded.indices[np.uint64(hidden)] == item
+        if not is_hidden and not (
+            banned < n_banned and excluded.for_all[np.uint64(banned)] == item
+        ):
+            places[np.uint64(n_found)] = item
+            n_found += 1
+        if n_found < BLOCK and e < last - 1:
             continue
-        if banned < n_banned and excluded.for_all[np.uint64(banned)] == item:
-            continue
-        score = _score(query, scores.items[np.uint64(item)], scores.n_unit)
-        if score > worst_of(numbers, k):
-            n = offer(numbers, n, k, number_of(score, item))
-    write_best(numbers, n, best.items[q], best.scores[q])
+        _score_rows(query, scores.items, places, n_found, scores.n_unit, exact)
+        for found in range(n_found):
+            if exact[found] > worst_of(numbers, k):
+                number = number_of(exact[found], places[found])
+                n_kept = offer(numbers, n_kept, k, number)
+        n_found = 0
+    write_best(numbers, n_kept, best.items[q], best.scores[q])
 
 
 @kernel
-def rank_candidates(rank, size, barrier, scores, candidates, excluded, numbers, best):
+def rank_candidates(rank, size, barrier, scores, candidates, excluded, scratch, best):
     """Write the ``k`` best of every query's candidates, best first.
 
     The scores are those that a query alone has in :func:`rank_items`, bit by bit.
@@ -317,12 +405,12 @@ def rank_candidates(rank, size, barrier, scores, candidates, excluded, numbers, 
     scores : Scores
     candidates : Candidates
     excluded : Exclusions
-    numbers : ndarray of shape (size, c), int64
-        Buffers of :mod:`freqfm.formulas.selection`.
+    scratch : Scratch
     best : Best
     """
+    of_thread = _of_thread(rank, scratch)
     for q in range(rank, scores.queries.shape[0], size):
-        _rank_candidates(q, scores, candidates, excluded, numbers[rank], best)
+        _rank_candidates(q, scores, candidates, excluded, of_thread, best)
 
 
 def top_k_of_candidates(queries, items, k, candidates, excluded, unit_columns, n_threads):
@@ -336,10 +424,35 @@ def top_k_of_candidates(queries, items, k, candidates, excluded, unit_columns, n
     if len(candidates.indices) * items.shape[1] < _WORTH_SEVERAL_THREADS:
         n_threads = 1
     with Team(n_threads) as team:
-        scores = Scores(queries, items, int(unit_columns))
-        numbers = np.empty((team.size, buffer_size(k)), dtype=np.int64)
-        team.run(rank_candidates, scores, candidates, excluded, numbers, best)
+        scores = Scores(queries, items, *_AS_STORED, int(unit_columns))
+        scratch = Scratch.of(team.size, 1, 0, 1, k)
+        team.run(rank_candidates, scores, candidates, excluded, scratch, best)
     return best
+
+
+def _in_order(scores, excluded):
+    """Return the Scores of items by descending length, and exclusions by their places there.
+
+    Items whose lengths hardly differ, or may be infinite, stay as they are.
+    """
+    queries, items, others = scores.queries, scores.items, scores.items[:, scores.n_unit :]
+    squares = np.einsum("ij,ij->i", others, others) + np.float32(scores.n_unit > 0)
+    longest = squares.max() * np.einsum("ij,ij->i", queries, queries).max()
+    if not (np.median(squares) < _SHORT * squares.max() and np.isfinite(longest)):
+        return scores, excluded
+    squares[excluded.for_all] = -1  # these come last, and are cut off
+    order = np.argsort(-squares).astype(np.int32)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    hidden = place[excluded.indices]
+    shape = len(queries), len(items)
+    hidden = csr_of(np.ones(len(hidden), np.float32), hidden, excluded.indptr, shape)
+    hidden = hidden.tocsc().tocsr()  # transposed twice, rows are sorted
+    hidden = kernel_csr(hidden.data, hidden.indices, hidden.indptr, shape)
+    order = order[: len(order) - len(excluded.for_all)]
+    lengths = np.sqrt(np.maximum(squares[order], _LEAST_SQUARES))
+    scores = scores._replace(items=items[order], order=order, lengths=lengths)
+    return scores, Exclusions(hidden.indptr, hidden.indices, np.zeros(0, np.int32))
 
 
 def top_k(queries, items, k, excluded, unit_columns, n_threads):
@@ -352,6 +465,9 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
     # If there are fewer groups of queries than threads, the items are divided too.
     n_ranges = min(-(-n_threads // n_groups), n_tiles)
     n_threads = min(n_threads, n_groups * n_ranges)
+    scores = Scores(queries, items, *_AS_STORED, int(unit_columns))
+    if n >= _MANY_IN_ORDER and n_ranges == 1:
+        scores, excluded = _in_order(scores, excluded)
     best = Best(
         np.empty((n_ranges * n, k), dtype=np.int32), np.empty((n_ranges * n, k), dtype=np.float32)
     )
@@ -359,16 +475,7 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
     blas = single_threaded_blas() if n > 1 else contextlib.nullcontext()
     with blas, Team(n_threads) as team:
         n_units = TILE_ITEMS if unit_columns and n > 1 else 0
-        scratch = Scratch(
-            tiles=aligned_zeros((team.size, min(n_rows, n), TILE_ITEMS + BLOCK)),
-            units=aligned_zeros((team.size, n_units, d)),
-            cursors=np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
-            slacks=np.empty((team.size, n_rows + _PADDING), dtype=np.float32),
-            numbers=np.empty((team.size, min(n_rows, n), buffer_size(k)), dtype=np.int64),
-            counts=np.empty((team.size, n_rows + _PADDING), dtype=np.int64),
-            thresholds=np.empty((team.size, n_rows + _PADDING), dtype=np.float32),
-        )
-        scores = Scores(queries, items, int(unit_columns))
+        scratch = Scratch.of(team.size, min(n_rows, n), n_units, d, k)
         team.run(rank_items, scores, excluded, Parts(n_rows, n_ranges), scratch, best)
     if n_ranges == 1:
         return best.items, best.scores
