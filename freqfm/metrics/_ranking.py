@@ -78,25 +78,28 @@ def top_k(
     """
     queries, items = _as_matrix(queries), _as_matrix(items)
     n_threads = available_threads() if n_threads is None else n_threads
-    if exclude is None:
-        exclude = sparse.csr_array((len(queries), len(items)), dtype=np.float32)
-    exclude = canonical_csr(exclude)
+    of_each = Candidates(np.zeros(len(queries) + 1, np.int64), np.zeros(0, np.int32))
+    if exclude is not None:
+        exclude = canonical_csr(exclude)
+        of_each = Candidates(exclude.indptr, exclude.indices)
     banned = np.zeros(0, np.int64)
     if exclude_for_all is not None:
         banned = ascending(exclude_for_all, len(items))
     if sparse.issparse(candidates):
         n_places = int(np.diff(candidates.indptr).max(initial=0))
         lists = Candidates(candidates.indptr, candidates.indices)
-        hidden = Exclusions(exclude.indptr, exclude.indices, banned.astype(np.int32))
+        hidden = Exclusions(*of_each, banned.astype(np.int32))
         best = backends.get("cpu").top_k_of_candidates(
             queries, items, min(k, n_places), lists, hidden, unit_columns, n_threads
         )
         return with_empty_places(*best, k)
     if candidates is None:
-        hidden = Exclusions(exclude.indptr, exclude.indices, banned.astype(np.int32))
+        hidden = Exclusions(*of_each, banned.astype(np.int32))
     else:
-        candidates = np.setdiff1d(ascending(candidates, len(items)), banned, assume_unique=True)
-        hidden = _hidden_candidates(candidates, exclude)
+        candidates = ascending(candidates, len(items))
+        if len(banned):
+            candidates = np.setdiff1d(candidates, banned, assume_unique=True)
+        hidden = _hidden_candidates(candidates, of_each) if len(candidates) else None
         items = _as_matrix(items[candidates])
     # There may be fewer items than places.
     n_kept = min(k, len(items))
@@ -123,9 +126,11 @@ def ascending(ids, n):
 
 def with_empty_places(found, scores, k):
     """Pad to ``k`` places, of which the last hold no item."""
-    missing = (0, 0), (0, k - found.shape[1])
-    found = np.pad(found.astype(np.int32), missing, constant_values=-1)
-    return found, np.pad(scores.astype(np.float32), missing, constant_values=-np.inf)
+    n_queries, n_kept = found.shape
+    all_found = np.full((n_queries, k), -1, dtype=np.int32)
+    all_scores = np.full((n_queries, k), -np.inf, dtype=np.float32)
+    all_found[:, :n_kept], all_scores[:, :n_kept] = found, scores
+    return all_found, all_scores
 
 
 def _as_matrix(array):
@@ -138,7 +143,7 @@ def _as_matrix(array):
 
 def _hidden_candidates(candidates, exclude):
     """Return the excluded items that are candidates, by their positions among these."""
-    kept = np.isin(exclude.indices, candidates)
-    places = np.searchsorted(candidates, exclude.indices[kept]).astype(np.int32)
+    places = np.searchsorted(candidates, exclude.indices)
+    kept = candidates.take(places, mode="clip") == exclude.indices
     indptr = np.append(0, np.cumsum(kept))[exclude.indptr]
-    return Exclusions(indptr.astype(np.int64), places, np.zeros(0, np.int32))
+    return Exclusions(indptr.astype(np.int64), places[kept].astype(np.int32), np.zeros(0, np.int32))

@@ -51,6 +51,9 @@ TILE_ITEMS = 512
 _MANY_QUERIES = 8192
 _ROWS_OF_MANY, _ROWS_OF_FEW = 256, 64
 
+# So few queries take no matrix products: their scores are computed one by one at once.
+_SINGLE = 4
+
 # Below this number of multiplications, some tenths of a millisecond, starting threads takes longer.
 _WORTH_SEVERAL_THREADS = 20_000_000
 
@@ -143,18 +146,6 @@ def _item_at(place, scores):
 
 
 @inlined
-def _score_for_one(query, first_item, n_scores, scores, scratch):
-    """Write the scores of rows for a single query. Reading the rows dominates the cost."""
-    for begin in range(np.uint64(0), np.uint64(n_scores), np.uint64(BLOCK)):
-        n = min(BLOCK, n_scores - np.int64(begin))
-        for j in range(n):
-            scratch.places[j] = first_item + np.int64(begin) + j
-        _score_rows(query, scores.items, scratch.places, n, scores.n_unit, scratch.exact)
-        for j in range(n):
-            scratch.tile[0, begin + np.uint64(j)] = scratch.exact[j]
-
-
-@inlined
 def _to_unit(rows, n_unit, out):
     """Write rows with their first ``n_unit`` numbers scaled to unit length; zeros stay zeros."""
     for j in range(rows.shape[0]):
@@ -164,7 +155,7 @@ def _to_unit(rows, n_unit, out):
         scale = ONE / np.float32(math.sqrt(squares)) if squares > ZERO else ONE
         for f in range(n_unit):
             out[j, f] = scale * rows[j, f]
-        for f in range(n_unit, rows.shape[1]):
+        for f in range(np.uint64(n_unit), np.uint64(rows.shape[1])):
             out[j, f] = rows[j, f]
 
 
@@ -226,7 +217,7 @@ class Scratch(NamedTuple):
     active: np.ndarray  #: (size, n_rows or more), int64: which of a part these are
     cursors: np.ndarray  #: (size, n_rows or more), int64
     lengths: np.ndarray  #: (size, n_rows or more), float32, of queries
-    places: np.ndarray  #: (size, BLOCK or more), int64: rows to be scored
+    places: np.ndarray  #: (size, TILE_ITEMS or more), int64: rows to be scored
     exact: np.ndarray  #: (size, BLOCK or more), float32: their scores
     numbers: np.ndarray  #: (size, n_rows, c), int64, a buffer of the best for each query
     counts: np.ndarray  #: (size, n_rows or more), int64: how many these hold
@@ -246,7 +237,7 @@ class Scratch(NamedTuple):
             active=numbers(np.int64, n_rows),
             cursors=numbers(np.int64, n_rows),
             lengths=numbers(np.float32, n_rows),
-            places=numbers(np.int64, BLOCK),
+            places=numbers(np.int64, TILE_ITEMS),
             exact=numbers(np.float32, BLOCK),
             numbers=np.empty((size, n_rows, buffer_size(k)), dtype=np.int64),
             counts=numbers(np.int64, n_rows),
@@ -280,6 +271,32 @@ class Best(NamedTuple):
 
 
 @inlined
+def _score_tile(n_active, first_item, n_scores, scores, rounding, scratch):
+    """Write the scores of a tile; return the queries that stay, and the items' largest length.
+
+    A length of 0 says that the scores are exact.
+    """
+    if scores.queries.shape[0] <= _SINGLE:
+        for j in range(n_scores):
+            scratch.places[j] = first_item + j
+        for i in range(n_active):
+            query, tile = scratch.queries[i], scratch.tile[i]
+            _score_rows(query, scores.items, scratch.places, n_scores, scores.n_unit, tile)
+        return n_active, ZERO
+    rows, length = scores.items[first_item : first_item + n_scores], ZERO
+    if scores.n_unit > 0:
+        _to_unit(rows, scores.n_unit, scratch.unit)
+        rows = scratch.unit[:n_scores]
+    if scores.order.shape[0] > 0:
+        # Lengths are rounded, too.
+        length = scores.lengths[np.uint64(first_item)] * (ONE + rounding + rounding)
+        n_active = _leave_out(n_active, length, scratch)
+    if n_active > 0:
+        product_with_transposed(scratch.queries[:n_active], rows, scratch.tile)
+    return n_active, length if scores.order.shape[0] > 0 else _largest_length(rows)
+
+
+@inlined
 def _rank_part(part, scores, excluded, parts, scratch, best):
     """Write the best of one range of items for one part of the queries."""
     n_queries, n_items = scores.queries.shape[0], scores.items.shape[0]
@@ -295,32 +312,18 @@ def _rank_part(part, scores, excluded, parts, scratch, best):
         scratch.active[i] = i
         for f in range(scores.queries.shape[1]):
             scratch.queries[i, f] = scores.queries[np.uint64(first + i), f]
-        scratch.cursors[i] = first_above(
-            indices, indptr[first + i], indptr[first + i + 1], begin - 1
-        )
+        starts = indptr[first + i], indptr[first + i + 1]
+        scratch.cursors[i] = first_above(indices, starts[0], starts[1], begin - 1)
         scratch.lengths[i] = _largest_length(scratch.queries[i : i + 1])
         scratch.counts[i], scratch.thresholds[i] = clear(scratch.numbers[i], k), _NOTHING
     next_banned = first_above(banned, 0, banned.shape[0], begin - 1)
-    n_active, length = n_here, ZERO
+    n_active = n_here
     for first_item in range(begin, end, TILE_ITEMS):
         last_item = min(first_item + TILE_ITEMS, end)
         n_scores = last_item - first_item
-        if n_queries == 1:
-            _score_for_one(scratch.queries[0], first_item, n_scores, scores, scratch)
-        else:
-            rows = scores.items[first_item:last_item]
-            if scores.n_unit > 0:
-                _to_unit(rows, scores.n_unit, scratch.unit)
-                rows = scratch.unit[:n_scores]
-            if scores.order.shape[0] > 0:
-                # Lengths are rounded, too.
-                length = scores.lengths[np.uint64(first_item)] * (ONE + rounding + rounding)
-                n_active = _leave_out(n_active, length, scratch)
-                if n_active == 0:
-                    break
-            else:
-                length = _largest_length(rows)
-            product_with_transposed(scratch.queries[:n_active], rows, scratch.tile)
+        n_active, length = _score_tile(n_active, first_item, n_scores, scores, rounding, scratch)
+        if n_active == 0:
+            break
         banned_here = next_banned
         for place in range(n_active):
             row, i = np.uint64(place), np.uint64(scratch.active[np.uint64(place)])
@@ -332,10 +335,9 @@ def _rank_part(part, scores, excluded, parts, scratch, best):
                 row, first_item, last_item, scratch.cursors[i], last, indices, scratch.tile
             )
             # The last block of a tile may reach beyond its scores.
-            for j in range(n_scores, -(-n_scores // BLOCK) * BLOCK):
+            for j in range(np.uint64(n_scores), np.uint64(-(-n_scores // BLOCK) * BLOCK)):
                 scratch.tile[row, j] = _NOTHING
-            # The scores of a single query are exact.
-            slack = rounding * length * scratch.lengths[i] if n_queries > 1 else ZERO
+            slack = rounding * length * scratch.lengths[i] if length > ZERO else ZERO
             _keep_best(row, i, first_item, n_scores, slack, scores, scratch, k)
     for i in range(n_here):
         at = np.uint64(out + i)
@@ -471,10 +473,9 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
     best = Best(
         np.empty((n_ranges * n, k), dtype=np.int32), np.empty((n_ranges * n, k), dtype=np.float32)
     )
-    # A single query takes no matrix products.
-    blas = single_threaded_blas() if n > 1 else contextlib.nullcontext()
+    blas = single_threaded_blas() if n > _SINGLE else contextlib.nullcontext()
     with blas, Team(n_threads) as team:
-        n_units = TILE_ITEMS if unit_columns and n > 1 else 0
+        n_units = TILE_ITEMS if unit_columns and n > _SINGLE else 0
         scratch = Scratch.of(team.size, min(n_rows, n), n_units, d, k)
         team.run(rank_items, scores, excluded, Parts(n_rows, n_ranges), scratch, best)
     if n_ranges == 1:

@@ -406,7 +406,9 @@ class BaseRecommender(
         Raises
         ------
         ValueError
-            If neither or both of ``X`` and ``users`` are given, or indices are out of range.
+            If neither or both of ``X`` and ``users`` are given, indices are out of range, or
+            ``n_recommendations`` is so large that the result cannot be held, or would be many
+            million places without an item.
         """
         exclude_seen = check_flag("exclude_seen", exclude_seen)
         wanted = Wanted(n_recommendations, candidates, exclude, diversity, item_vectors)

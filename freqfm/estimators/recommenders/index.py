@@ -63,9 +63,12 @@ class Wanted(NamedTuple):
     def checked(self, n_queries, n_rows):
         """Return this in the form for :meth:`VectorIndex.search`; raise if it is not valid."""
         shape = n_queries, n_rows
+        candidates = _checked("candidates", self.candidates, shape)
+        if not (candidates is None or sparse.issparse(candidates)):
+            candidates = ascending(candidates, n_rows)
         return Wanted(
             check_recommendations(self.n, n_queries, n_rows),
-            _checked("candidates", self.candidates, shape),
+            candidates,
             _checked("exclude", self.exclude, shape),
             check_number("diversity", self.diversity, 0, 1),
             None if self.vectors is None else number_table("item_vectors", self.vectors, n_rows),
@@ -273,7 +276,7 @@ def _checked(name, rows, shape):
         pairs = of_each, np.concatenate(lists)
         rows = sparse.csr_array((np.ones(len(of_each)), pairs), shape=(len(lists), shape[1]))
     if not sparse.issparse(rows):
-        return None if rows is None else ascending(validate_ids(name, rows, shape[1]), shape[1])
+        return None if rows is None else validate_ids(name, rows, shape[1])
     rows = as_csr(name, rows)
     if rows.shape != shape:
         raise ValueError(
