@@ -56,13 +56,27 @@ def dtype_of(column):
 
 
 def to_numpy(column):
-    """Return a column as an array, of objects with None if values are missing."""
-    missing = np.asarray(column.isna() if hasattr(column, "isna") else column.is_null())
+    """Return a column as an array; of objects with None if other types than NumPy's miss values."""
+    dtype = dtype_of(column)
+    if isinstance(dtype, np.dtype):
+        return np.asarray(column)
     # Of Polars, not NumPy's strings, which drop trailing NUL characters.
-    is_text = str(dtype_of(column)) == "String"
-    values = np.array(column.to_list(), dtype=object) if is_text else np.asarray(column)
-    if missing.any():
+    values = np.array(column.to_list(), object) if str(dtype) == "String" else np.asarray(column)
+    if values.dtype.kind != "O":
         # Undo conversions by NumPy, such as integers with gaps that became floats with NaN.
-        values = values.astype(object)
-        values[missing] = None
+        missing = np.asarray(column.isna() if hasattr(column, "isna") else column.is_null())
+        if missing.any():
+            values = values.astype(object)
+            values[missing] = None
     return values
+
+
+def times_of(column):
+    """Return a column of pandas whose times would become objects in a type of NumPy or Arrow."""
+    dtype = dtype_of(column)
+    kind = getattr(getattr(dtype, "categories", None), "dtype", dtype)
+    if hasattr(column, "dt") and getattr(kind, "tz", None) is not None:
+        return column.astype(kind).dt.tz_convert(None)
+    if type(dtype).__name__ == "PeriodDtype" and not column.hasnans:
+        return column.astype(np.int64).to_numpy().view("m8[s]")
+    return column.array.__arrow_array__() if type(dtype).__name__ == "ArrowDtype" else column

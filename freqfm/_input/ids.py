@@ -1,26 +1,52 @@
 """Ids of users and items, of any type, and their codes: positions in an array of distinct ids."""
 
-from bisect import bisect_left
 from collections.abc import Iterator, Set, ValuesView
+from datetime import date, timedelta
 from numbers import Integral, Number
 
 import numpy as np
 
 from freqfm._messages import cut, shown
 
-# Number of known ids that are put into a dict in the time of one search among them.
-_FEW = 60
+# Number of known ids that are looked through in the time of a search for one among them.
+_FEW = 16
+
+# Types that are no ids: collections, and times, which columns hold as other types than lists do.
+_NO_IDS = tuple, list, Set, np.ndarray, date, timedelta, np.datetime64, np.timedelta64
+_COMPLEX = complex, np.complexfloating
 
 
 def natural(values):
-    """Return an object array as numbers if all are numbers and none is rounded; else unchanged."""
+    """Return an object array as numbers if all are numbers and none is rounded; else unchanged.
+
+    Scalars of NumPy and Arrow become what a column of them is.
+    """
+    return _natural(values)[0]
+
+
+def _natural(values):
+    """Return ``natural`` values, and the types of objects."""
     if values.dtype.kind not in "OT":
-        return values
-    values = values.astype(object)
+        return values, set()
+    values = values.astype(object, copy=False)
     types = set(map(type, values.tolist()))
+    if any(hasattr(t, "as_py") for t in types):
+        # Scalars of Arrow equal nothing else.
+        listed = [one.as_py() if hasattr(one, "as_py") else one for one in values]
+        return _natural(np.fromiter(listed, object, len(listed)))
+    return _numbers(values, types), types
+
+
+def _numbers(values, types):
+    """Return objects of some types as numbers, truth values or times of NumPy, if they are."""
+    if types in ({np.datetime64}, {np.timedelta64}):
+        # NumPy would convert several units to one that may not hold all values.
+        several = len({value.dtype for value in values.tolist()}) > 1
+        return values if several else np.array(values.tolist())
     if types and types <= {bool, np.bool_}:
         return values.astype(bool)
-    if not types or not all(issubclass(t, Number) and not issubclass(t, bool) for t in types):
+    others = bool, np.timedelta64, *_COMPLEX
+    if not types or not all(issubclass(t, Number) and not issubclass(t, others) for t in types):
         return values
     whole = all(issubclass(t, Integral) for t in types)
     try:
@@ -43,14 +69,18 @@ def _equal(one, other):
     return one.tolist() == other.tolist()
 
 
-def check_present(values, name):
-    """Raise if a value is missing or not finite."""
+def check_present(values, name, types=None):
+    """Raise if a value is missing or not finite; objects may come with the set of their types."""
     if values.dtype.kind == "f":
         bad = ~np.isfinite(values)
     elif values.dtype.kind in "mM":
         bad = np.isnat(values)
-    elif values.dtype.kind == "O" and set(map(type, values.tolist())) != {str}:
-        bad = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
+    elif values.dtype.kind == "O":
+        types = set(map(type, values.tolist())) if types is None else types
+        some = tuple(filter(_may_be_missing, types))
+        if not some:
+            return
+        bad = np.array([isinstance(v, some) and is_missing(v) for v in values.tolist()], dtype=bool)
     else:
         return
     if bad.any():
@@ -66,8 +96,13 @@ def is_missing(value):
     # pandas' NA cannot be compared; its NaT is unequal to itself, as NaN and NumPy's NaT are.
     if value is None or type(value).__name__ == "NAType":
         return True
-    comparable = isinstance(value, (Number, np.datetime64)) or type(value).__name__ == "NaTType"
-    return comparable and bool(value != value)
+    return _may_be_missing(type(value)) and bool(value != value)
+
+
+def _may_be_missing(kind):
+    """Return whether values of a type may be missing: few types are, and many values."""
+    names = "NoneType", "NAType", "NaTType"
+    return kind.__name__ in names or issubclass(kind, (Number, np.datetime64))
 
 
 def as_list(values):
@@ -75,17 +110,16 @@ def as_list(values):
 
     Values that are hidden in a masked array are None.
     """
+    if isinstance(values, (list, tuple)) and len(values) and hasattr(values[0], "as_py"):
+        return [one.as_py() if hasattr(one, "as_py") else one for one in values]
+    if type(values) in (list, tuple, str, np.ndarray):
+        return values
     if isinstance(values, np.ma.MaskedArray):
         return values.tolist()
     if hasattr(values, "to_pylist"):
         return values.to_pylist()
     if isinstance(values, (Set, ValuesView, Iterator)):
-        values = list(values)
-    if isinstance(values, (list, tuple)) and any(
-        hasattr(t, "as_py") for t in set(map(type, values))
-    ):
-        # Scalars of Arrow, which equal nothing else.
-        return [one.as_py() if hasattr(one, "as_py") else one for one in values]
+        return list(values)
     return values.as_py() if hasattr(values, "as_py") else values
 
 
@@ -112,24 +146,26 @@ def as_ids(values, name):
         values = [values]
     if isinstance(values, (list, tuple)):
         # As objects, since NumPy strings drop trailing NUL characters.
-        values = np.array(values, dtype=object)
+        values = np.fromiter(values, object, len(values))
     values = np.atleast_1d(np.asarray(values))
     if values.ndim != 1:
         raise ValueError(f"{name} must be a vector of ids; got an array of shape {values.shape}.")
     if values.dtype.kind == "f":
         check_exact(values, name)
-    values = natural(values)
-    if values.dtype.kind == "O" and len(values) and isinstance(values[0], (tuple, list)):
-        raise TypeError(
-            f"{name} holds {shown(values[0])}; ids are numbers or strings: join the parts, for "
-            f"instance to a string."
-        )
+    values, types = _natural(values)
     if values.dtype.kind not in "biufUSO":
         raise TypeError(
             f"{name} holds {values.dtype}; ids are numbers, strings or other objects that can be "
             f"sorted: convert them, for instance to strings."
         )
-    check_present(values, name)
+    check_present(values, name, types)
+    wrong = tuple(t for t in types if issubclass(t, (*_NO_IDS, *_COMPLEX)))
+    if wrong and values.dtype.kind == "O":
+        value = next(value for value in values.tolist() if isinstance(value, wrong))
+        raise TypeError(
+            f"{name} holds {shown(value)}; ids are numbers or strings, or other objects that can "
+            f"be sorted, but no collections and no times: convert them to strings, for instance."
+        )
     return values
 
 
@@ -163,6 +199,8 @@ def unique_codes(values, name):
             raise TypeError("True would be the same id as 1")
         # Hashing all values and sorting the few distinct ones is much faster than sorting objects.
         distinct = sorted(set(values))
+        # One value alone is not compared by sorting.
+        _ = distinct and distinct[0] < distinct[-1]
     except TypeError as error:
         raise TypeError(
             f"{name} holds values of the types {', '.join(sorted(t.__name__ for t in types))}, "
@@ -201,25 +239,41 @@ def find_codes(known, order, values, name):
     if len(values) == 0 or len(known) == 0:
         return np.full(len(values), -1)
     _check_kind(known, values, name)
-    kind = known.dtype.kind
-    if kind == values.dtype.kind and kind in "biuf":
+    known, values = _comparable(known, values)
+    if known.dtype.kind != "O":
         # Sorted ones are found much faster.
         values, inverse = np.unique(values, return_inverse=True)
-        # NumPy would convert all known ids to a wider type; what is cut here is unequal below.
-        with np.errstate(over="ignore"):
-            places = np.searchsorted(known, values.astype(known.dtype), sorter=order)
-        codes = order[np.minimum(places, len(known) - 1)]
-        return np.where(known[codes] == values, codes, -1)[inverse]
+        # NumPy would convert all known ids to a wider type.
+        with np.errstate(over="ignore", invalid="ignore"):
+            converted = values.astype(known.dtype)
+            exact = (converted == values) & (converted.astype(values.dtype) == values)
+        codes = order[np.minimum(np.searchsorted(known, converted, sorter=order), len(known) - 1)]
+        return np.where(exact & (known[codes] == converted), codes, -1)[inverse]
+    if _FEW * len(values) < len(known):
+        codes = order[np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)]
+        return np.where(known[codes] == values, codes, -1)
+    listed, codes = known.tolist(), range(len(known))
     values = values.tolist()
-    if _FEW * len(values) > len(known):
-        code_of = dict(zip(known.tolist(), range(len(known)), strict=True))
-        return np.array([code_of.get(value, -1) for value in values], dtype=np.int64)
-    found = np.full(len(values), -1)
-    for row, value in enumerate(values):
-        place = min(bisect_left(order, value, key=known.item), len(known) - 1)
-        if known.item(order[place]) == value:
-            found[row] = order[place]
-    return found
+    if 2 * len(values) < len(known):
+        # A dict of the ids that are asked for takes less time than one of all.
+        asked = set(values)
+        codes = np.flatnonzero(np.fromiter(map(asked.__contains__, listed), bool, len(listed)))
+        listed, codes = known[codes].tolist(), codes.tolist()
+    code_of = dict(zip(listed, codes, strict=True))
+    return np.array([code_of.get(value, -1) for value in values], dtype=np.int64)
+
+
+def _comparable(known, values):
+    """Return arrays of numbers, of text or of objects, which NumPy compares as Python does."""
+    kinds = known.dtype.kind, values.dtype.kind
+    if kinds[0] == kinds[1] or all(kind in "iuf" for kind in kinds):
+        return known, values
+    if kinds in (("U", "O"), ("S", "O")):
+        converted = values.astype(kinds[0])
+        # NumPy's strings drop trailing NUL characters.
+        if _equal(converted, values):
+            return known, converted
+    return known.astype(object, copy=False), values.astype(object, copy=False)
 
 
 def _check_kind(known, values, name):

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from numbers import Integral
+from operator import itemgetter
 
 import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
 from freqfm._input.columns import is_count, is_rating, only_numbered, role_of
-from freqfm._input.frames import dtype_of, is_frame, open_frame, to_numpy
+from freqfm._input.frames import dtype_of, is_frame, open_frame, times_of, to_numpy
 from freqfm._input.ids import as_floats, as_ids, check_present, natural, unique_codes
 from freqfm._input.times import are_times, time_ranks
 from freqfm._messages import cut, shorten, shown
@@ -87,19 +88,10 @@ class InteractionTable:
                     f"X is a {type(X).__name__}; give the interactions as a list of tuples, an "
                     f"array or a DataFrame."
                 )
-            if isinstance(X, (list, tuple)):
-                # As objects, since NumPy would convert ("ann", 3) to two strings.
-                X = np.array(X, dtype=object)
-            X = check_array(
-                X,
-                dtype=None,
-                ensure_all_finite=False,
-                ensure_min_samples=0,
-                ensure_min_features=0,
-                input_name="X",
-            )
-            self.shape = X.shape
-            self._native = X.T.__getitem__
+            columns = _columns_of(X)
+            n_rows = len(columns[0]) if len(columns) else len(X)
+            self.shape = n_rows, len(columns)
+            self._native = columns.__getitem__
         if self.shape[0] == 0 and name == "X":
             raise ValueError(
                 f"X has 0 sample(s) (shape={self.shape}) while a minimum of 1 is required: give at "
@@ -280,7 +272,7 @@ class InteractionTable:
         guessed = is_auto(wanted.get("user")) and is_auto(wanted.get("item"))
         if self.names is not None or n_columns < 2 or not guessed:
             return
-        some = slice(None, None, max(1, n_rows >> 18))
+        some = slice(None, None, max(1, n_rows >> 14))
         entries = as_floats(np.array([self.column(place)[some] for place in (0, 1)]))
         if entries is None:
             return
@@ -357,10 +349,11 @@ class InteractionTable:
             If a time is missing, and as in :func:`time_ranks`.
         """
         name = "X's column of times"
-        values = natural(self.column(place))
-        check_present(values, name)
         column = self._native(place)
-        if getattr(dtype_of(column), "ordered", False):
+        times = times_of(column)
+        values = natural(times if isinstance(times, np.ndarray) else to_numpy(times))
+        check_present(values, name)
+        if getattr(dtype_of(column), "ordered", False) and hasattr(column, "cat"):
             return column.cat.codes.to_numpy()
         if type(dtype_of(column)).__name__ == "Enum":
             return column.to_physical().to_numpy()
@@ -448,6 +441,23 @@ def _fragments_of(data):
             yield from fragment.split_by_row_group()
         else:
             yield fragment
+
+
+def _columns_of(X):
+    """Return the columns of an array or a list of rows."""
+    rows = isinstance(X, (list, tuple)) and set(map(type, X)) <= {list, tuple}
+    if rows and len(set(map(len, X))) == 1:
+        # As objects, since NumPy would convert ("ann", 3) to two strings.
+        places = map(itemgetter, range(len(X[0])))
+        return [np.fromiter(map(place, X), object, len(X)) for place in places]
+    return check_array(
+        np.array(X, dtype=object) if isinstance(X, (list, tuple)) else X,
+        dtype=None,
+        ensure_all_finite=False,
+        ensure_min_samples=0,
+        ensure_min_features=0,
+        input_name="X",
+    ).T
 
 
 def is_auto(key):

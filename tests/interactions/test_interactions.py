@@ -1,5 +1,10 @@
 """InteractionRecommender: rankings, pairs and scores by ids."""
 
+from datetime import date, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from uuid import UUID
+
 import numpy as np
 import pytest
 from fake_recommender import Counting
@@ -14,6 +19,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
 from freqfm import InteractionRecommender, MFRecommender
+from freqfm._input.ids import as_ids
+
+pandas = pytest.importorskip("pandas")
+pyarrow = pytest.importorskip("pyarrow")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*that fit has not seen")
 
@@ -248,6 +257,103 @@ def test_ids_of_the_model_are_found_in_lists():
         assert_array_equal(model.recommend(users)[0], model.recommend()[0])
 
 
+@each(
+    "kind",
+    [
+        *(np.str_, np.uint16, Decimal, Fraction, time),
+        lambda i: np.bytes_(b"%d" % i),
+        lambda i: Decimal(i) / 10,
+        lambda i: UUID(int=i),
+        lambda i: 2**70 + i,
+        lambda i: pyarrow.scalar(str(i)),
+    ],
+)
+@each("n_known", [4, 200])
+def test_what_fit_takes_each_call_takes(kind, n_known):
+    ids = list(map(kind, range(1, 5)))
+    others = [kind(i % 18 + 5) for i in range(n_known)]
+    rows = [(one, one) for one in ids + others] + [(ids[0], ids[1]), (ids[2], ids[0])]
+    model = InteractionRecommender(Counting(), unknown="error", n_recommendations=2).fit(rows)
+    for some in (ids, tuple(ids), np.fromiter(ids, object, 4), pandas.Series(ids, dtype=object)):
+        for found in (
+            model.recommend(some),
+            model.recommend(history=some, candidates=some),
+            model.recommend(history=[some] * 2, candidates=[some] * 2, exclude=[some] * 2),
+            model.recommend(ids[:1], candidates=some, exclude=ids[3:]),
+            model.similar_items(some, candidates=some, exclude=ids[3:]),
+        ):
+            known = {None, *model.item_ids_.tolist()}
+            assert {one for one in np.ravel(found[0]).tolist()} <= known
+        assert len(model.predict_pairs(some, some)) == 4
+    assert model.recommend(ids[0], candidates=ids)[0][0] in model.item_ids_.tolist()
+    assert model.predict(rows).shape == (len(rows),)
+    model.partial_fit(rows)
+    assert len(model.user_ids_) == len({*map(str, ids + others)})
+
+
+@each(
+    "one, other",
+    [
+        (np.datetime64("2024-01-01"), np.datetime64("2024-01-02", "s")),
+        (np.datetime64("2024-01-01"), np.datetime64("2024-01-02")),
+        (np.timedelta64(1, "s"), np.timedelta64(2, "s")),
+        (np.timedelta64(1, "h"), np.timedelta64(2, "m")),
+        (date(2024, 1, 1), date(2024, 1, 2)),
+        (pandas.Timestamp("2024-01-01"), pandas.Timestamp("2024-01-02")),
+        (timedelta(1), timedelta(2)),
+        (frozenset([1]), frozenset([2])),
+        ((1, 2), (1, 3)),
+        (np.array([1]), np.array([2])),
+        (1j, 1j),
+        (int, int),
+    ],
+)
+def test_what_is_no_id(one, other):
+    model = InteractionRecommender(Counting()).fit([("ann", "tea"), ("bob", "tea")])
+    both = np.fromiter([one, other], object, 2)
+    for use, name in (
+        (lambda: model.fit([(one, 1), (other, 1)]), "X's column of users"),
+        (lambda: model.fit([(1, one), (1, other)]), "X's column of items"),
+        (lambda: model.fit(pandas.DataFrame({"user": both, "item": 1})), "X's column of users"),
+        (lambda: model.recommend(both), "users"),
+        (lambda: model.recommend("ann", candidates=[[one, other]]), "candidates"),
+        (lambda: model.recommend(history=[[one, other]]), "history"),
+        (lambda: model.similar_items(both, exclude=["tea"]), "items"),
+        (lambda: model.explain("ann", one), "item"),
+        (lambda: model.predict([("ann", one)]), "(X's column of )?items"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name} holds .*(ids are|be told apart|other kind)"):
+            use()
+
+
+@each("missing, shown", [(np.nan, "nan"), (None, "None"), (pandas.NaT, "NaT"), (pandas.NA, "<NA>")])
+def test_missing_ids_are_shown_as_they_are(missing, shown):
+    for ids in (["a", missing], [1, missing], [2.5, missing]):
+        column = pandas.Series(ids, dtype=object)
+        for X in ([(one, 1) for one in ids], pandas.DataFrame({"user": column, "item": 1})):
+            with pytest.raises(ValueError, match=f"users holds {shown} at row 1"):
+                InteractionRecommender(Counting()).fit(X)
+    with pytest.raises(ValueError, match="users holds nan at row 1"):
+        InteractionRecommender(Counting()).fit(pandas.DataFrame({"user": [1, np.nan], "item": 1}))
+
+
+@each("known, asked", [(3000, 2), (3000, 1000), (3000, 3000), (2, 50)])
+def test_ids_are_found_among_any_number_of_others(known, asked):
+    rng = np.random.default_rng(0)
+    for kind in (str, int, np.str_, lambda i: UUID(int=i), lambda i: f"{i}\0"):
+        ids = list(map(kind, rng.permutation(known).tolist()))
+        model = InteractionRecommender(Counting())
+        # Those of the second part are known after all others, and not sorted with them.
+        model._learn_ids("user", as_ids(ids[: known // 2], "ids"))
+        model._add_ids("user", as_ids(ids[known // 2 :], "ids"))
+        values = list(map(kind, rng.integers(0, 2 * known, asked).tolist()))
+        place_of = {one: place for place, one in enumerate(model.user_ids_.tolist())}
+        expected = [place_of.get(one, -1) for one in values]
+        assert model._find("user", values, "users").tolist() == expected
+        assert model._find("user", np.array(values, object), "users").tolist() == expected
+        assert -1 in expected or asked < 10
+
+
 @each("known", [[0, 1, 7], [0.0, 1, 7], ["False", "True"], [0, 1, 2**70], np.uint64([0, 1, 9])])
 @each(
     "mask",
@@ -287,8 +393,8 @@ def test_masks_are_no_ids(known, mask):
 
 def test_masks_are_no_ids_of_other_frames():
     model = InteractionRecommender(Counting()).fit([(0, 0), (1, 1)])
-    pandas, polars, arrow = map(pytest.importorskip, ("pandas", "polars", "pyarrow"))
-    for mask in (pandas.Series([True]), polars.Series([True]), arrow.array([True])):
+    polars = pytest.importorskip("polars")
+    for mask in (pandas.Series([True]), polars.Series([True]), pyarrow.array([True])):
         with pytest.raises(TypeError, match="exclude holds ids such as .*; give ids; for a mask"):
             model.recommend([0], exclude=mask)
     assert InteractionRecommender(Counting()).fit([(True, 1), (False, 1)]).recommend([True])

@@ -73,9 +73,10 @@ class InteractionRecommender(
 
     Recommenders such as :class:`MFRecommender` take a matrix of users x items. This one takes a
     table with one interaction per row: it numbers users and items, builds the matrix, fits the
-    recommender, and returns results with the original ids. Because a row is an interaction and not
-    a user, ``cross_val_score`` and ``GridSearchCV`` can hold out interactions of users who are
-    known from training; :mod:`freqfm.model_selection` has the splitters.
+    recommender, and returns results with the original ids: numbers, strings or other objects that
+    can be sorted, but no times. Because a row is an interaction and not a user, ``cross_val_score``
+    and ``GridSearchCV`` can hold out interactions of users who are known from training;
+    :mod:`freqfm.model_selection` has the splitters.
 
     Parameters
     ----------
@@ -578,8 +579,7 @@ class InteractionRecommender(
                     f"one list for each of them, or one list of ids for all."
                 )
             else:
-                lists = [_without_none(as_list(of)) for of in ids]
-                found[name], _ = self._histories(name, lists)
+                found[name], _ = self._histories(name, list(ids))
         return found
 
     def _histories(self, name, lists, unknown=None):
@@ -597,6 +597,8 @@ class InteractionRecommender(
                 f"of each user's items: [model.item_ids_[row != 0] for row in {name}]."
             )
         lists = [list(as_list(ids)) for ids in (lists if _is_nested(name, lists) else [lists])]
+        if name in ("candidates", "exclude"):
+            lists = list(map(_without_none, lists))
         items = [one for ids in lists for one in ids]
         codes = self._find("item", items, name)
         rows = np.repeat(np.arange(len(lists)), [len(ids) for ids in lists])
@@ -1141,8 +1143,11 @@ def _is_nested(name, lists):
         return False
     if isinstance(lists, np.ndarray) and lists.dtype.kind != "O":
         return lists.ndim > 1
+    types = set(map(type, lists))
     # NumPy takes long to find that ids are not sequences.
-    plain = {t for t in set(map(type, lists)) if issubclass(t, (str, bytes, Number))}
+    plain = {t for t in types if issubclass(t, (str, bytes, Number)) or hasattr(t, "as_py")}
+    if types <= plain or types <= {list, tuple}:
+        return not types <= plain
     nested = [type(one) not in plain and _is_list(one) for one in lists]
     if any(nested) and not all(nested):
         raise ValueError(f"{name} holds ids beside lists of ids; give either, or [[...], [...]].")

@@ -31,6 +31,7 @@ _REPORTED_PARTS = 100
 
 # What holds indices for each query, if all elements of a list are of these types.
 _LISTS = list, tuple, Set, np.ndarray
+
 # Results of so many places are not worth a look at the memory; of more, they must not be wider than
 # there are rows to be found.
 _FEW_PLACES, _MOST_PLACES = 1 << 18, 1 << 26
