@@ -48,14 +48,17 @@ class _InteractionSplitter(BaseCrossValidator):
 
     def _count(self, users, train, test, left_out):
         """Add the sizes of a split, of masks of rows, to ``split_sizes_``."""
-        known, tested, others = (np.unique(users[mask]) for mask in (train, test, left_out))
+        n_users = users.max() + 1
+        known, tested, others = (
+            np.bincount(users[mask], minlength=n_users) > 0 for mask in (train, test, left_out)
+        )
         sizes = Bunch(
             n_train=int(train.sum()),
-            n_train_users=len(known),
+            n_train_users=np.count_nonzero(known),
             n_test=int(test.sum()),
-            n_test_users=len(tested),
+            n_test_users=np.count_nonzero(tested),
             n_left_out=int(left_out.sum()),
-            n_left_out_users=len(np.setdiff1d(others, tested)),
+            n_left_out_users=np.count_nonzero(others & ~tested),
         )
         self.split_sizes_.append(sizes)
         if self.verbose:
@@ -189,7 +192,8 @@ class LeaveLastOut(_InteractionSplitter):
     time : int, str, "auto" or None, default="auto"
         Column of times: numbers, dates, an ordered category, or numbers and ISO 8601 dates given
         as text. Times whose order is not clear are refused: other text, numbers in different
-        units, dates of which only some have a time zone, a day beside an hour of it. "auto" is a
+        units, dates of which only some have a time zone, a day beside an hour of it, truth values,
+        complex numbers. "auto" is a
         DataFrame's column "timestamp", "time", "date" or the like; without names, the fourth
         after users, items and values. None means that the rows are ordered by time. Of equal
         times the later row counts as later.

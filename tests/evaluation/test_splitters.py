@@ -19,6 +19,8 @@ from scipy import sparse
 from sklearn.model_selection import cross_val_score
 
 from freqfm import InteractionRecommender
+from freqfm._input import times as times_module
+from freqfm._input.interactions import InteractionTable
 from freqfm.model_selection import GlobalTimeSplit, LeaveLastOut, WarmStartKFold
 
 SPLITTERS = [WarmStartKFold(2, random_state=0), LeaveLastOut(), GlobalTimeSplit()]
@@ -346,6 +348,96 @@ def test_times_whose_order_is_not_clear(times, match):
         for splitter in (LeaveLastOut(time=2), GlobalTimeSplit(time=2)):
             with pytest.raises(ValueError, match=match):
                 list(splitter.split(table))
+
+
+SECONDS = np.random.default_rng(0).permutation(60) * 50_000 + 1_700_000_000
+IN_UTC = [datetime.fromtimestamp(second, timezone.utc) for second in SECONDS.tolist()]
+IN_BERLIN = [one.astimezone(BERLIN) for one in IN_UTC]
+OTHER_ZONES = [BERLIN, ZoneInfo("Asia/Tokyo"), timezone(-timedelta(hours=3, minutes=30))]
+IN_SEVERAL_ZONES = [one.astimezone(OTHER_ZONES[k % 3]) for k, one in enumerate(IN_UTC)]
+
+
+@each(
+    "times",
+    [
+        IN_UTC,
+        IN_BERLIN,
+        IN_SEVERAL_ZONES,
+        [one.replace(tzinfo=None) for one in IN_UTC],
+        list(SECONDS.astype("datetime64[s]")),
+        [one.isoformat() for one in IN_SEVERAL_ZONES],
+        [one.isoformat().encode() for one in IN_UTC],
+        # Of several lengths.
+        [str(one.replace(microsecond=one.hour % 2 * 5)) for one in IN_UTC],
+        list(map(str, SECONDS)),
+    ],
+)
+def test_usual_times_are_not_read_one_by_one(monkeypatch, times):
+    monkeypatch.setattr(times_module, "_as_text", None)
+    ranks = InteractionTable([(0, 0, 1, one) for one in times]).ranks(3)
+    assert_array_equal(np.argsort(ranks), np.argsort(SECONDS))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_usual_columns_of_times_are_not_read_one_by_one(monkeypatch, library):
+    monkeypatch.setattr(times_module, "_at_once", None)
+    module = pytest.importorskip(library)
+    columns = {"user": [0] * 60, "time": IN_BERLIN}
+    frame = module.table(columns) if library == "pyarrow" else module.DataFrame(columns)
+    frames = [frame]
+    if library == "pandas":
+        zone, clock = frame["time"].dt.tz_convert("Asia/Tokyo"), frame["time"].dt.tz_convert(None)
+        of_arrow = "timestamp[us, Asia/Tokyo][pyarrow]"
+        times = [zone, zone.astype("category"), zone.astype(of_arrow), clock.dt.to_period("s")]
+        frames += [frame.assign(time=one) for one in [*times, clock, clock.astype("category")]]
+    for one in frames:
+        assert_array_equal(np.argsort(InteractionTable(one).ranks(1)), np.argsort(SECONDS))
+    if library == "pandas":
+        zone[7] = None
+        for kind in (zone.dtype, "category", of_arrow, "object"):
+            with pytest.raises(ValueError, match="times holds (NaT|None|<NA>|nan) at row 7"):
+                InteractionTable(frame.assign(time=zone.astype(kind))).ranks(1)
+
+
+ODD = ["", "x", "7", "1.5", "2024", "2024-02-30", "0000-01-01", "2024-01-05T24:00", "2024-01-05 "]
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.datetimes(timezones=st.none() | st.timezones()) | st.dates(), min_size=1),
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from([*ODD, "+", "-", ":", "\u0663"]))),
+    st.sampled_from(["objects", "iso", "seconds", "zone"]),
+)
+def test_times_that_are_read_at_once_are_those_read_one_by_one(dates, changes, form):
+    if form == "zone":
+        dates = [one for one in dates if getattr(one, "tzinfo", None)] or dates
+    values = dates if form == "objects" else [one.isoformat() for one in dates]
+    values = [one[:19] for one in values] if form == "seconds" else values
+    for place, text in changes[: form != "objects" and 1]:
+        one = values[place % len(values)]
+        values[place % len(values)] = one[:place] + text + one[place + len(text) :]
+
+    def ranks():
+        try:
+            given = np.fromiter(values, object, len(values))
+            return np.unique(times_module.time_ranks(given, "X"), return_inverse=True)[1].tolist()
+        except (TypeError, ValueError) as error:
+            return str(error)
+
+    at_once = ranks()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(times_module, "_at_once", lambda times, types: None)
+        assert ranks() == at_once
+
+
+@each("time", [True, np.True_, 1j, np.complex64(1), frozenset([1])])
+def test_values_without_an_order_are_no_times(time):
+    pandas = pytest.importorskip("pandas")
+    rows = [(0, 0, time), (0, 1, time)]
+    for splitter in (LeaveLastOut(time=2), GlobalTimeSplit(time=2)):
+        for X in (rows, pandas.DataFrame(rows)):
+            with pytest.raises(TypeError, match="times holds values of the type .*; times are num"):
+                list(splitter.split(X))
 
 
 def test_missing_durations_without_narwhals(monkeypatch):
