@@ -19,8 +19,12 @@ MAX_ID = np.iinfo(np.int32).max - 1
 # An interaction, and the line that it is in. A user without items has one with the item -1.
 _ROW = np.dtype([("line", "i4"), ("user", "i4"), ("item", "i4"), ("value", "f8")])
 
-# Number of lines from which the format is guessed.
-_N_LINES_READ = 1000
+# Number of lines from which the format is guessed, and of those that are read at once.
+_N_LINES_READ, _AT_ONCE = 1000, 1 << 14
+
+# How lines that are read at once have numbers, by role.
+_USUAL = dict.fromkeys(["user", "item"], rb"(\d{1,9})")
+_USUAL["value"] = rb"([+-]?\d{1,9}(?:\.\d{0,9})?)"
 
 _ADVICE = "give every line a user and an item, integers >= 0, and maybe a rating and a time."
 
@@ -81,9 +85,15 @@ def read_rows(path, format):
         If a line is malformed; the message has its number.
     """
     lines = _netflix_lines(path) if format == "netflix" else read_lines(path)
-    parse = _parse_list if format == "lists" else _Ratings()
-    found = ((number, *one) for number, some in parsed(path, lines, parse) for one in some)
-    rows = np.fromiter(found, _ROW)
+    parse = _Lists() if format == "lists" else _Ratings()
+    parts = [np.zeros(0, _ROW)]
+    while some := list(islice(lines, _AT_ONCE if parse.is_ready else 1)):
+        rows = parse.at_once(some) if parse.is_ready else None
+        if rows is None:
+            found = ((n, *row) for n, of_line in parsed(path, some, parse) for row in of_line)
+            rows = np.fromiter(found, _ROW)
+        parts.append(rows)
+    rows = np.concatenate(parts)
     values = rows["value"]
     if format != "lists" and not parse.has_header and len(rows) and are_times(values).all():
         raise ValueError(
@@ -115,6 +125,39 @@ class _Ratings:
 
     places = None
     has_header = False
+
+    @property
+    def is_ready(self):
+        """Whether a line has been read."""
+        return self.places is not None
+
+    def at_once(self, lines):
+        """Return the rows of lines that are written as the first one; None for other ones."""
+        first = lines[0][1].rstrip(b"\r\n")
+        separator = (self.separator or ("\t" if b"\t" in first.strip() else " ")).encode()
+        quotes = re.findall(rb'(?:^|%s)(?:(")[^"]*"|[^"%s]*)' % (separator, separator), first)
+        if separator not in b",;\t" or len(quotes) != self.n_fields:
+            quotes = [b""] * self.n_fields
+        # Empty fields are none between whitespace.
+        other = rb'[^"\r\n%s]%s' % (separator, b"*" if self.separator else b"+")
+        other = rb"[!#-~]+" if separator == b" " else other
+        fields = [
+            quote + _USUAL.get(self.roles.get(place), rb'[^"\r\n]*' if quote else other) + quote
+            for place, quote in enumerate(quotes)
+        ]
+        blanks, between = b" *", separator + b"+" if separator == b" " else rb" *%s *" % separator
+        if any(quotes):
+            blanks, between = b"", separator
+        pattern = rb"^%s%s%s\r*$" % (blanks, between.join(fields), blanks)
+        found = re.findall(pattern, b"".join(line for _, line in lines), re.MULTILINE)
+        if len(found) != len(lines):
+            return None
+        rows = np.ones(len(lines), _ROW)
+        rows["line"] = [number for number, _ in lines]
+        roles = [role for _, role in sorted(self.roles.items()) if role in _USUAL]
+        for role, column in zip(roles, np.array(found).T, strict=True):
+            rows[role] = column.astype(_ROW[role])
+        return rows
 
     def __call__(self, text):
         """Return a list of the user, the item and the rating of a line, if it has them."""
@@ -159,24 +202,48 @@ class _Ratings:
                 f"found {shorten(fields)}, which names no column of users and no column of items, "
                 f"such as user_id and item_id; {_ADVICE}"
             )
-        self.places = {role: place for place, role in enumerate(roles[: self.n_fields])}
+        self.roles = dict(enumerate(roles[: self.n_fields]))
+        self.places = {role: place for place, role in self.roles.items()}
 
 
-def _parse_list(text):
-    """Return a list of the user, an item and 1 for each item of a line."""
-    # Ids are separated only by the white space of ASCII.
-    if re.fullmatch(r"[\d \t\r\n]*", text, re.ASCII) is None:
-        found = next((token for token in text.split() if not _is_id(token)), text)
-        raise ValueError(
-            f"found {shown(found[:40])}; give every line a user and the items of this user, as "
-            f"integers >= 0 with spaces between them. Lines of a user, an item and a rating are "
-            f"format='ratings'."
-        )
-    user, *items = text.split() or [None]
-    if user is None:
-        return []
-    user = _id("user", user)
-    return [(user, _id("item", item), 1) for item in items] or [(user, -1, 1)]
+class _Lists:
+    """Parses lines of a user and items, separated only by the white space of ASCII."""
+
+    is_ready = True
+
+    def at_once(self, lines):
+        """Return the rows of lines; None if one may be wrong."""
+        text = b"".join(line for _, line in lines)
+        if text.translate(None, b"0123456789 \t\r\n"):
+            return None
+        ids = np.array(text.split(), dtype="S11")
+        if (np.char.str_len(ids) > 9).any():
+            return None
+        ids = ids.astype(np.int32)
+        counts = np.array([len(line.split()) for _, line in lines])
+        begins = (np.cumsum(counts) - counts)[counts > 0]
+        # For each id a row, without those of users, except if they have no items.
+        rows = np.ones(len(ids), _ROW)
+        rows["line"] = np.repeat([number for number, _ in lines], counts)
+        rows["user"], rows["item"] = np.repeat(ids[begins], counts[counts > 0]), ids
+        rows["item"][begins] = -1
+        dropped = begins[counts[counts > 0] > 1]
+        return np.delete(rows, dropped)
+
+    def __call__(self, text):
+        """Return a list of the user, an item and 1 for each item of a line."""
+        if re.fullmatch(r"[\d \t\r\n]*", text, re.ASCII) is None:
+            found = next((token for token in text.split() if not _is_id(token)), text)
+            raise ValueError(
+                f"found {shown(found[:40])}; give every line a user and the items of this user, as "
+                f"integers >= 0 with spaces between them. Lines of a user, an item and a rating "
+                f"are format='ratings'."
+            )
+        user, *items = text.split() or [None]
+        if user is None:
+            return []
+        user = _id("user", user)
+        return [(user, _id("item", item), 1) for item in items] or [(user, -1, 1)]
 
 
 def _separator(text):

@@ -105,7 +105,7 @@ def load_interactions(
     a few bytes, even if no user has it. If ids are large or not integers, read the file into a
     DataFrame and fit an :class:`~freqfm.InteractionRecommender`.
 
-    Text takes three to four seconds per million lines.
+    Text takes one to two seconds per million lines.
 
     References
     ----------

@@ -17,7 +17,7 @@ from scipy import sparse
 from scipy.io import mmwrite
 from scipy.sparse import coo_array, csr_array, save_npz
 
-from freqfm.datasets import load_interactions, make_interactions
+from freqfm.datasets import _ratings, load_interactions, make_interactions
 
 # Matrices
 
@@ -582,3 +582,71 @@ def test_load_interactions_rejects(tmp_path, arguments, message):
     path.write_text("0 1\n")
     with pytest.raises(ValueError, match=message):
         load_interactions(path, **arguments)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_lines_read_at_once_are_those_read_one_by_one(data):
+    draw = lambda *values: data.draw(st.sampled_from(values))  # noqa: E731
+    format = draw("ratings", "ratings", "lists", "netflix")
+    numbers = st.integers(0, 99).map(str) | st.sampled_from(["0" * 9 + "7", "12345678901"])
+    ratings = st.sampled_from(["5", "4.5", "1.", "-2", "+3", "5", "1e3", ".5", "nan", "1_0", ""])
+    separator = draw("\t", " ", "::", ",", ";", ", ", "  ")
+    titles = st.sampled_from(["", "12", "a b", 'x"y', "\xc9t\xe9", "a,b"])
+    columns = {"user": numbers, "item": numbers, "rating": ratings, "title": titles}
+    header = data.draw(
+        st.permutations(["user", "item", *draw([], ["rating"], ["rating", "title"])])
+    )
+    quoted = draw((), (header[0],), header)
+    lines = [] if format != "ratings" else [separator.join(header)]
+    for _ in range(data.draw(st.integers(0, 7))):
+        if format == "lists":
+            line = draw(" ", "\t", "  ").join(data.draw(st.lists(numbers, max_size=4)))
+        elif format == "netflix" and draw(True, False, False):
+            line = f"{data.draw(numbers)}:"
+        elif format == "netflix":
+            line = f"{data.draw(numbers)},{data.draw(ratings)},2005-01-01"
+        else:
+            row = [(name, data.draw(columns[name])) for name in header]
+            line = separator.join(f'"{one}"' if name in quoted else one for name, one in row)
+        at, typo = data.draw(st.integers(0, len(line))), draw("", "", "", " ", '"', ",", "\r", "x")
+        lines.append(line[:at] + typo + line[at:])
+    text = draw("\n", "\r\n").join(lines) + draw("", "\n")
+
+    def rows(path):
+        try:
+            return _ratings.read_rows(str(path), format).tolist()
+        except ValueError as error:
+            return str(error)
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder, "file.txt")
+        path.write_text(text, encoding="utf-8", newline="")
+        patch.setattr(_ratings, "_AT_ONCE", 3)
+        at_once = rows(path)
+        for one in (_ratings._Ratings, _ratings._Lists):
+            patch.setattr(one, "at_once", lambda self, lines: None)
+        assert rows(path) == at_once
+
+
+@each(
+    "text, format",
+    [
+        ("0 1 2\n3\n\n4 5\n" * 9, "lists"),
+        ("user,item,rating,title\n" + "1,2,4.5,Hop\n12,7,3,\n" * 9, "ratings"),
+        ('"user";"item";"title"\n' + '"1";"2";"a;b"\n' * 9, "ratings"),
+        ("1::2::3::978300760\n" * 9, "ratings"),
+        ("1\t2\t3.5\t978300760\r\n" * 9, "ratings"),
+        ("1 2 3\n1  2  3 \n" * 9, "ratings"),
+        ("1:\n7,3,2005-09-06\n8,4,2005-09-06\n" * 9, "netflix"),
+    ],
+)
+def test_usual_files_are_not_read_line_by_line(text, format, tmp_path, monkeypatch):
+    (tmp_path / "file.txt").write_text(text, newline="")
+    expected = load_interactions(tmp_path / "file.txt", format=format)
+    parse = _ratings._Ratings.__call__
+    first = lambda self, text: parse(self, text) if not self.is_ready else 1 / 0  # noqa: E731
+    monkeypatch.setattr(_ratings._Ratings, "__call__", first)
+    monkeypatch.setattr(_ratings._Lists, "__call__", None)
+    X = load_interactions(tmp_path / "file.txt", format=format)
+    assert X.nnz and (expected != X).nnz == 0
