@@ -5,6 +5,7 @@ import gzip
 import io
 import os
 import zlib
+from itertools import islice
 
 
 def _open_zstd(path, mode):
@@ -46,12 +47,12 @@ def read_lines(path):
     opener = opener_of(path)
     with opener(path, "rb") as file:
         try:
-            for number, line in enumerate(file, start=1):
-                if number == 1:
-                    if line.startswith(_UTF16_MARKS):
-                        raise ValueError(f"{path} is encoded in UTF-16; save it as UTF-8.")
-                    line = line.removeprefix(_UTF8_MARK)
-                yield number, line
+            lines = enumerate(file, start=1)
+            for number, line in islice(lines, 1):
+                if line.startswith(_UTF16_MARKS):
+                    raise ValueError(f"{path} is encoded in UTF-16; save it as UTF-8.")
+                yield number, line.removeprefix(_UTF8_MARK)
+            yield from lines
         except Exception as error:
             # zstd's error has a class in each library. Only errors of the operating system have an
             # errno.

@@ -185,7 +185,9 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         found = np.empty((len(fields[0]), len(fields)), dtype=np.int32)
         for j, (values, columns) in enumerate(zip(fields, self.columns_, strict=True)):
             _check_categories(j, values, columns)
-            places = [columns.get(value, -1) for value in values]
+            places = np.fromiter(
+                map(columns.get, values, itertools.repeat(-1)), np.int32, len(values)
+            )
             if (None in columns) != (math.nan in columns):
                 stand_in = columns[None if None in columns else math.nan]
                 missing = map(_is_missing, values)
@@ -238,6 +240,8 @@ def _fields_of(X):
 
 def _check_categories(j, values, known):
     """Raise unless the values of a field are of one kind, as those known before, or missing."""
+    if {*map(type, itertools.islice(known, 3)), *map(type, values)} in ({int}, {str}):
+        return
     try:
         distinct = dict.fromkeys([*itertools.islice(known, 3), *values])
     except TypeError as error:
