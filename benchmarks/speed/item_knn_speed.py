@@ -32,7 +32,8 @@ N_NEIGHBORS, K1, B, K = 100, 1.2, 0.75, 20
 def of_freqfm(X, users):
     """Return the seconds to fit and to recommend, and the items."""
     start = time.process_time()
-    model = ItemKNNRecommender(N_NEIGHBORS, bm25_k1=K1, bm25_b=B, n_jobs=1).fit(X)
+    params = {"weighting": "bm25", "bm25_k1": K1, "bm25_b": B}
+    model = ItemKNNRecommender(N_NEIGHBORS, **params, n_jobs=1).fit(X)
     fitted = time.process_time()
     found, _ = model.recommend(users=users, n_recommendations=K)
     return fitted - start, time.process_time() - fitted, found

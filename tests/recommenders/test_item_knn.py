@@ -7,8 +7,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import InteractionRecommender, ItemKNNRecommender
+from freqfm.datasets import make_interactions
+from freqfm.model_selection import holdout_interactions
 
-WEIGHTINGS = ["cosine", "tfidf", "bm25"]
+WEIGHTINGS = ["conditional", "cosine", "tfidf", "bm25"]
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +27,24 @@ def similarities(X, weighting, k1=1.2, b=0.75):
         lengths = 1 - b + b * X.sum(axis=0) / X.sum(axis=0).mean()
         W = idf * np.divide(X * (k1 + 1), X + k1 * lengths)
         return W.T @ W
+    if weighting == "conditional":
+        roots = np.sqrt(X)
+        norms = np.sqrt(np.where(X.any(axis=0), roots.sum(axis=0), 1))
+        of_users = np.where(X.any(axis=1), roots.sum(axis=1), 1)[:, None]
+        return roots.T @ (roots / np.sqrt(of_users)) / norms / norms[:, None]
     W = X if weighting == "cosine" else np.sqrt(X) * idf
     lengths = np.linalg.norm(W, axis=0)
     W = W / np.where(lengths > 0, lengths, 1)
     return W.T @ W
 
 
-def neighbours(X, weighting, k):
+def neighbours(X, weighting, k, power=0.0):
     """Return the similarities to the k most similar other items, zero elsewhere."""
     found = similarities(X, weighting)
     np.fill_diagonal(found, 0)
+    sums = np.sqrt(X.toarray()).sum(axis=0).astype(np.float64)
+    powers = np.where(sums > 0, sums, 1) ** power
+    found *= powers / powers[:, None]
     kept = np.zeros_like(found)
     for j, row in enumerate(found):
         first = np.argsort(-row, kind="stable")[:k]
@@ -46,7 +56,7 @@ def neighbours(X, weighting, k):
 def test_neighbours_and_scores_follow_the_definition(X, weighting):
     for k in (1, 5, 100):
         model = ItemKNNRecommender(k, weighting=weighting).fit(X)
-        expected = neighbours(X, weighting, k)
+        expected = neighbours(X, weighting, k, model.item_power_)
         assert_allclose(model.item_weights_.toarray(), expected, atol=1e-5)
         scores = X.toarray() @ expected
         scores[X.toarray() > 0] = 0
@@ -62,8 +72,42 @@ def test_neighbours_and_scores_follow_the_definition(X, weighting):
         assert_allclose(model.predict_pairs(*pairs), expected, rtol=1e-4, atol=1e-5)
 
 
+@each("weighting", WEIGHTINGS)
+def test_a_power_of_items_multiplies_weights(X, weighting):
+    for power in (-0.4, 0, 0.7):
+        model = ItemKNNRecommender(4, weighting=weighting, item_power=power).fit(X)
+        assert_allclose(
+            model.item_weights_.toarray(), neighbours(X, weighting, 4, power), atol=1e-5
+        )
+
+
+def test_the_power_follows_the_density():
+    X = sparse.csr_array(np.kron(np.eye(3), np.ones((16, 4))))  # 4 items a user, 16 users an item
+    rows = sparse.vstack([X, X[:2] * 0])
+    X = sparse.csr_array(sparse.hstack([rows, rows[:, :1] * 0]))
+    model = ItemKNNRecommender().fit(X)
+    assert model.item_power_ == 0.5
+    assert_allclose(model.item_weights_[[0], [1]], 16 * 4**-0.5 / 16)  # of 16 users all, of 4 items
+    wide = np.repeat(np.repeat(X.toarray(), 16, axis=1), 4, axis=0)
+    model.fit(wide)
+    assert model.item_power_ == pytest.approx(2 * (1 / 8 + 1 / 8) ** 2 - 0.25)
+    assert ItemKNNRecommender(weighting="cosine").fit(X).item_power_ == 0
+
+
+def test_defaults_rank_sparse_and_dense_interactions():
+    for n, exponent in ((12_000, 1.0), (60_000, 0.3)):
+        some = make_interactions(2000, 1500, n, popularity_exponent=exponent, random_state=0)
+        known, later = holdout_interactions(some, 0.2, random_state=0)
+        ndcg = [
+            ItemKNNRecommender(weighting=weighting, n_recommendations=20).fit(known)
+            for weighting in WEIGHTINGS
+        ]
+        ndcg = [model.score(known, later) for model in ndcg]
+        assert ndcg[0] > 1.02 * max(ndcg[1:])
+
+
 def test_bm25_has_parameters(X):
-    model = ItemKNNRecommender(100, bm25_k1=2, bm25_b=0.1).fit(X)
+    model = ItemKNNRecommender(100, weighting="bm25", bm25_k1=2, bm25_b=0.1).fit(X)
     expected = similarities(X, "bm25", 2, 0.1)
     np.fill_diagonal(expected, 0)
     assert_allclose(model.item_weights_.toarray(), expected, atol=1e-5)

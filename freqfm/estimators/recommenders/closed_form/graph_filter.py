@@ -19,6 +19,7 @@ from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     count_neighbors,
     listed_rows,
+    noise_edge,
     run_blocks,
     with_data,
 )
@@ -196,9 +197,7 @@ class GraphFilterRecommender(ItemWeightsRecommender):
     random_state: object = None
 
     def _item_weights(self, X):
-        lengths, counts = np.diff(X.indptr), self.item_counts_
-        of_users, of_items = (X.nnz / np.count_nonzero(of) for of in (lengths, counts))
-        self.noise_edge_ = float((of_users**-0.5 + of_items**-0.5) ** 2)
+        self.noise_edge_ = noise_edge(X, self.item_counts_)
         self.regularization_, self.item_power_ = self.regularization, self.item_power
         if self.regularization == "auto":
             self.regularization_ = self.noise_edge_ * float(np.exp(_GROWTH * self.noise_edge_))
