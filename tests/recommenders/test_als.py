@@ -213,8 +213,11 @@ def test_regularization_and_unobserved_weight_shrink_scores(X):
 def test_defaults_follow_the_data(X):
     auto = {"unobserved_weight": None, "regularization": None, "solver": "cholesky"}
     mean, density = X.data.mean(), X.nnz / 1000
-    unobserved = mean * np.sqrt(density)
     dense = X.toarray()
+    counts = [np.count_nonzero(dense, axis=axis) for axis in (0, 1)]
+    edge = sum(of[of > 0].mean() ** -0.5 for of in counts) ** 2
+    assert edge > 0.1
+    unobserved = mean * np.sqrt(density) * 0.1 / edge
     of_users = (dense.sum(axis=1, keepdims=True) + unobserved * 25) ** NU
     of_items = (dense.sum(axis=0) + unobserved * 40) ** NU
     squares = dense**2 / of_users / of_items
@@ -225,6 +228,9 @@ def test_defaults_follow_the_data(X):
     }
     one, other = make(**auto).fit(X), make(solver="cholesky", **given).fit(X)
     assert_allclose(one.item_factors_, other.item_factors_, atol=1e-5)
+    # Dense data have little noise.
+    dense = sparse.csr_array(np.ones((60, 50)))
+    assert ALSRecommender(2).fit(dense)._objective.unobserved_weight == 1
     # The unit of the weights makes no difference.
     scaled = make(**auto).fit(8 * X)
     assert_array_equal(scaled.item_factors_, one.item_factors_)

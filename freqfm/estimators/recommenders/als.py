@@ -21,7 +21,7 @@ from freqfm._input.validation import (
 )
 from freqfm._memory import as_aligned
 from freqfm.backends.base import LeastSquaresProblem
-from freqfm.estimators.recommenders.histories import with_dislikes
+from freqfm.estimators.recommenders.histories import noise_edge, with_dislikes
 from freqfm.estimators.recommenders.index import rows_of
 from freqfm.estimators.recommenders.trained import FactorsMixin, TrainedRecommender
 from freqfm.estimators.training import TrainingTask
@@ -34,6 +34,9 @@ _ROWS = 1 << 12
 
 # Steps that stand for the exact solution.
 _EXACT = 0
+
+# With a larger edge of the noise unobserved pairs weigh less by default; chosen on validation.
+_LITTLE_NOISE = 0.1
 
 # The default regularization, relative to the scale of noise; 0.4 to 0.5 are equally good.
 _OF_NOISE = 0.45
@@ -55,6 +58,7 @@ class Objective(NamedTuple):
         unobserved = model.unobserved_weight
         if unobserved is None:
             unobserved = weight * np.sqrt(X.nnz / n_users / n_items)
+            unobserved *= min(1, _LITTLE_NOISE / noise_edge(X, count_columns(X)))
         regularization = model.regularization
         if regularization is None:
             regularization = _OF_NOISE * _scale_of_noise(X, float(unobserved), exponent)
@@ -177,7 +181,8 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     unobserved_weight : float, default=None
         The weight alpha_0 of every pair of a user and an item, observed or not, in the loss. The
         values of ``X`` are the weights of observed interactions, in addition. None is the mean of
-        these values times the square root of the density of ``X``, the share of pairs observed.
+        these values times the square root of the density of ``X``, the share of pairs observed, and
+        less where users or items have few interactions, see the notes.
     regularization : float, default=None
         The L2 penalty lambda of vectors, before it is scaled by frequencies. None is 0.45 times the
         size that singular values of random interactions have, see the notes.
@@ -282,6 +287,16 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     Solving for a user, with V the matrix of all items' vectors, means solving ::
 
         (sum_i a_ui v v^T + alpha_0 V^T V + penalty I) u = sum_i a_ui r_ui v.
+
+    The default of alpha_0 is, with the mean numbers N of items of a user and M of users of an item,
+    of those that have any ::
+
+        mean a_ui (n_interactions / (n_users n_items))^1/2 min(1, 0.1 / (N^-1/2 + M^-1/2)^2).
+
+    The last square is the ``noise_edge_`` of :class:`GraphFilterRecommender`. The smaller alpha_0,
+    the more do penalties differ between rows, by their frequencies, and the less do vectors follow
+    the most frequent ones. Which weight is best depends most on how much chance there is in the
+    data: :doc:`results </results_recommenders>`.
 
     The default of lambda comes from the loss near zero: vectors grow along the singular vectors of
     the matrix a_ui / (p_u p_i)^(1/2) whose singular value is above lambda, with the penalties p_u

@@ -119,6 +119,15 @@ class InteractionHistory(NamedTuple):
         learned.indices(f"{name}.indices", self.indices, n_items)
 
 
+def noise_edge(X, item_counts):
+    """Return the largest eigenvalue that the graph of items has by chance, but for the first.
+
+    See the notes of GraphFilterRecommender.
+    """
+    n, m = (X.nnz / np.count_nonzero(of) for of in (np.diff(X.indptr), item_counts))
+    return float((n**-0.5 + m**-0.5) ** 2)
+
+
 def with_dislikes(X, dislikes):
     """Return a matrix of likes with dislikes as negative values, in place of likes of these pairs.
 

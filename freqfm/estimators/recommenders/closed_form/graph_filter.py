@@ -19,10 +19,10 @@ from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     count_neighbors,
     listed_rows,
-    noise_edge,
     run_blocks,
     with_data,
 )
+from freqfm.estimators.recommenders.histories import noise_edge
 
 # With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 500

@@ -12,10 +12,10 @@ from freqfm.estimators.progress import announced_parts
 from freqfm.estimators.recommenders.closed_form.item_weights import (
     ItemWeightsRecommender,
     listed_rows,
-    noise_edge,
     unit_rows,
     with_data,
 )
+from freqfm.estimators.recommenders.histories import noise_edge
 from freqfm.estimators.recommenders.index import Wanted
 
 # Of item_power="auto", chosen on validation: by how much the power grows with the noise, the power

@@ -103,15 +103,6 @@ def count_neighbors(n_neighbors, n_items, usual):
     return None if n_neighbors is None else min(int(n_neighbors), n_items)
 
 
-def noise_edge(X, item_counts):
-    """Return the largest eigenvalue that the graph of items has by chance, but for the first.
-
-    See the notes of GraphFilterRecommender.
-    """
-    n, m = (X.nnz / np.count_nonzero(of) for of in (np.diff(X.indptr), item_counts))
-    return float((n**-0.5 + m**-0.5) ** 2)
-
-
 def run_blocks(run, n_items, step, *, n_threads, verbose, phase):
     """Call ``run`` on slices of ``step`` items, in threads; announce the phase, and what is done.
 
