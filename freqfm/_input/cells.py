@@ -81,6 +81,9 @@ def _values(column):
     if type(dtype).__name__ == "ArrowDtype":
         column = column.array.__arrow_array__()
         dtype = column.type
+    if getattr(dtype, "tz", None) is not None and hasattr(column, "dt"):
+        # Not one by one, as pandas makes an object of each time with a zone.
+        return _in_utc(_of_numpy(column.dt.tz_convert(None).to_numpy()))
     if hasattr(column, "to_pylist"):
         return _of_arrow(column, dtype)
     if hasattr(column, "to_physical"):
@@ -94,12 +97,20 @@ def _of_arrow(column, dtype):
     if pyarrow.types.is_dictionary(dtype):
         dtype = dtype.value_type
         column = column.cast(dtype)
+    if getattr(dtype, "tz", None) is not None:
+        return _in_utc(column.cast(pyarrow.timestamp("us")).to_pylist())
     if getattr(dtype, "unit", None) == "ns":
         # An error if digits would be lost: Python's types have none for them.
-        name, zone = str(dtype).partition("[")[0], getattr(dtype, "tz", None)
+        name = str(dtype).partition("[")[0]
         exact = {"time64": pyarrow.time64("us"), "duration": pyarrow.duration("us")}
-        column = column.cast(exact.get(name, pyarrow.timestamp("us", zone)))
+        column = column.cast(exact.get(name, pyarrow.timestamp("us")))
     return column.to_pylist()
+
+
+def _in_utc(times):
+    """Return times in UTC that have no zone; equal ones as one object, which is hashed once."""
+    zoned = {time: time and time.replace(tzinfo=timezone.utc) for time in set(times)}
+    return list(map(zoned.__getitem__, times))
 
 
 def _of_polars(column):
@@ -112,6 +123,9 @@ def _of_polars(column):
     if str(inner.dtype).startswith("Date") and not inner.dt.year().is_between(1, 9999).all():
         # Some versions of Polars would panic.
         raise ValueError("there are years out of range")
+    if getattr(column.dtype, "time_zone", None) is not None:
+        clock = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        return _in_utc(clock.to_list())
     return column.to_list()
 
 
@@ -136,6 +150,8 @@ def _cell(value, nan=None):
         # As below, but fast.
         whole = value.is_integer()
         return int(value) if whole else value if value == value else nan
+    if type(value) is datetime:
+        return _moment(value)
     if isinstance(value, (np.ndarray, np.generic)):
         value = _of_numpy(value)
     if type(value) in _PLAIN:
@@ -184,8 +200,8 @@ def _moment(value):
         return timedelta(value.days, value.seconds, value.microseconds)
     if not isinstance(value, datetime):
         return value
-    if value.tzinfo is not None:
-        value = value.astimezone(timezone.utc)
-    elif value.time() == time():
+    if value.tzinfo is None and value.time() == time():
         return value.date()
+    if value.tzinfo not in (None, timezone.utc):
+        value = value.astimezone(timezone.utc)
     return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
