@@ -1,5 +1,6 @@
 """Ids of users and items, of any type, and their codes: positions in an array of distinct ids."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Set, ValuesView
 from datetime import date, timedelta
 from numbers import Integral, Number
@@ -239,8 +240,8 @@ def find_codes(known, order, values, name):
     if len(values) == 0 or len(known) == 0:
         return np.full(len(values), -1)
     _check_kind(known, values, name)
-    known, values = _comparable(known, values)
-    if known.dtype.kind != "O":
+    values = _comparable(known, values)
+    if values.dtype.kind != "O":
         # Sorted ones are found much faster.
         values, inverse = np.unique(values, return_inverse=True)
         # NumPy would convert all known ids to a wider type.
@@ -249,6 +250,13 @@ def find_codes(known, order, values, name):
             exact = (converted == values) & (converted.astype(values.dtype) == values)
         codes = order[np.minimum(np.searchsorted(known, converted, sorter=order), len(known) - 1)]
         return np.where(exact & (known[codes] == converted), codes, -1)[inverse]
+    if known.dtype.kind != "O" and _FEW * len(values) < len(known):
+        # Objects of all known ids would take more memory than these.
+        places = [bisect_left(order, value, key=known.item) for value in values]
+        codes = order[np.minimum(places, len(known) - 1)].tolist()
+        pairs = zip(codes, values, strict=True)
+        return np.array([code if known.item(code) == value else -1 for code, value in pairs])
+    known = known.astype(object, copy=False)
     if _FEW * len(values) < len(known):
         codes = order[np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)]
         return np.where(known[codes] == values, codes, -1)
@@ -264,16 +272,16 @@ def find_codes(known, order, values, name):
 
 
 def _comparable(known, values):
-    """Return arrays of numbers, of text or of objects, which NumPy compares as Python does."""
+    """Return values as NumPy compares them with known ones as Python does, or as objects."""
     kinds = known.dtype.kind, values.dtype.kind
     if kinds[0] == kinds[1] or all(kind in "iuf" for kind in kinds):
-        return known, values
+        return values
     if kinds in (("U", "O"), ("S", "O")):
         converted = values.astype(kinds[0])
         # NumPy's strings drop trailing NUL characters.
         if _equal(converted, values):
-            return known, converted
-    return known.astype(object, copy=False), values.astype(object, copy=False)
+            return converted
+    return values.astype(object, copy=False)
 
 
 def _check_kind(known, values, name):

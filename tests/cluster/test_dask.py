@@ -115,8 +115,12 @@ def test_phases_of_a_fit_are_announced(client, data, histories, capsys):
     model = fdask.MFRecommender(2, n_shards=2, verbose=2, max_iter=1, random_state=0)
     model.fit(split(histories, [0, 40, 120]))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["checking interactions", "bringing partitions to their workers"]
-    assert lines[2].startswith("epoch ")
+    assert lines[:3] == [
+        "checking interactions",
+        "bringing partitions to their workers",
+        "finding singular vectors of the interactions",
+    ]
+    assert lines[3].startswith("epoch ")
 
 
 def test_docstrings_say_the_usual_seconds():

@@ -398,7 +398,7 @@ def test_parameters_of_a_loss_are_searched(in_numpy):
 # Optimizers.
 
 
-def test_momentum_is_that_of_a_loop():
+def test_momentum_is_that_of_a_loop(at_full_rates):
     # Without factors the model is linear, and with one batch its gradient is simple.
     model = hinge(
         optimizer=Momentum(0.1), n_components=1, init_scale=0.0, alpha_linear=0.0,

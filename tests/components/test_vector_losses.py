@@ -184,8 +184,6 @@ def test_what_cannot_be_combined_with_a_loss_in_numpy_is_refused_by_name():
     context = Context(context=np.eye(30), users=np.arange(30))
     assert "loss='macr' is a function of vectors of users" in refused(backbone=context)
     assert "loss='macr' needs the gradients of each batch" in refused(backbone="lightgcn")
-    dislikes = X - 2 * sparse.csr_array(np.eye(30, 20))
-    assert "dislikes are trained by scores of all numbers" in refused(X=dislikes)
     model = MFRecommender(**SETTINGS, loss="macr").fit(X)
     with pytest.raises(ValueError, match="loss='bpr' differs from MACR"):
         model.set_params(loss="bpr").recommend(X)

@@ -201,7 +201,7 @@ def test_signals_while_arrays_are_copied(method, data, monkeypatch):
 
 
 @EVERY
-def test_storm_of_signals(model, data):
+def test_storm_of_signals(model, data, at_full_rates):
     """Signals at any moment, several in a row: the model is always that of n_iter_ epochs."""
     given = data_of(model, data)
     generator, expected = random.Random(0), {}

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 import freqfm
 from freqfm import (
     ALSRecommender,
+    BlendRecommender,
     DivergenceError,
     EASERecommender,
     FastVAERecommender,
@@ -23,6 +24,7 @@ from freqfm import (
     InteractionRecommender,
     ItemKNNRecommender,
     MFRecommender,
+    PopularityRecommender,
     Word2Vec,
 )
 from freqfm.datasets import RowStream, make_clicks, make_interactions
@@ -174,6 +176,16 @@ PHASES = [
     phases_of_interactions(ALSRecommender(2, **_SHORT), "epoch"),
     phases_of_interactions(FastVAERecommender(2, **_SHORT), SPECTRAL, "epoch"),
     phases_of_interactions(ItemKNNRecommender(3), *_OF_ITEMS, _LAST),
+    phases_of_interactions(PopularityRecommender()),
+    (
+        BlendRecommender([("popular", PopularityRecommender())], random_state=0),
+        [make_interactions(20, 15, 100, random_state=0)],
+        [
+            "fitting popular without what is held out",
+            "finding the weights of the blend",
+            "fitting popular to everything, weight 1.00",
+        ],
+    ),
     phases_of_interactions(
         GraphFilterRecommender(3, random_state=0),
         *("finding 3 eigenvectors of items", "filtering items", "item", _LAST),
