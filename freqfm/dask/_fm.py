@@ -309,11 +309,9 @@ class FMClassifier(_Classes, ShardedFM, plain.FMClassifier):
     >>> import dask.array as da
     >>> from distributed import Client
     >>> from freqfm.dask import FMClassifier
-    >>> from freqfm.datasets import make_clicks
-    >>> X, y = make_clicks(1000, (50, 20), random_state=0)
     >>> with Client(processes=False, n_workers=1, dashboard_address=None) as client:
-    ...     rows = da.from_array(X.toarray(), chunks=(250, -1))
-    ...     target = da.from_array(y, chunks=250)
+    ...     rows = da.random.default_rng(0).random((1000, 5), chunks=(250, -1))
+    ...     target = (rows[:, 0] > 0.5).astype(int)
     ...     model = FMClassifier(n_shards=2, max_iter=5, n_iter_no_change=None, random_state=0)
     ...     model = model.fit(rows, target)
     ...     predictions = model.predict(rows).compute()
