@@ -194,7 +194,7 @@ class BlendRecommender(VersionStamp, _BaseComposition):
 
     Notes
     -----
-    A default fit takes about 99 CPU seconds for 590,733 interactions of 6,039 users with 3,628
+    A default fit takes about 250 CPU seconds for 590,733 interactions of 6,039 users with 3,628
     items (MovieLens-1M).
 
     A fit takes twice the time of its members, or less if some get no weight. A request takes the
