@@ -51,7 +51,9 @@ def read_cells(X, name="X", nan=None):
     for of_column, column in zip(names, columns, strict=True):
         try:
             values = _values(column)
-            plain = set(map(type, values)) <= _PLAIN
+            dtype = dtype_of(column)
+            plain = isinstance(dtype, np.dtype) and dtype.kind in "biSU"
+            plain = plain or set(map(type, values)) <= _PLAIN
             cells.append(values if plain else [_cell(value, nan) for value in values])
         except (ArithmeticError, ValueError) as error:
             raise ValueError(

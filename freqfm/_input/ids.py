@@ -29,7 +29,7 @@ def _natural(values):
     """Return ``natural`` values, and the types of objects."""
     if values.dtype.kind not in "OT":
         return values, set()
-    values = values.astype(object, copy=False)
+    values = np.ascontiguousarray(values, dtype=object)
     types = set(map(type, values.tolist()))
     if any(hasattr(t, "as_py") for t in types):
         # Scalars of Arrow equal nothing else.

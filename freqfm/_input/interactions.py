@@ -272,7 +272,7 @@ class InteractionTable:
         guessed = is_auto(wanted.get("user")) and is_auto(wanted.get("item"))
         if self.names is not None or n_columns < 2 or not guessed:
             return
-        some = slice(None, None, max(1, n_rows >> 14))
+        some = slice(None, None, max(1, n_rows >> 12))
         entries = as_floats(np.array([self.column(place)[some] for place in (0, 1)]))
         if entries is None:
             return
