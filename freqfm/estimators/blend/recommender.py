@@ -33,10 +33,16 @@ from freqfm._warnings import warn_user
 from freqfm.estimators.blend.selection import HeldOutUsers, find_weights
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.als import ALSRecommender
-from freqfm.estimators.recommenders.base import refuse_empty, score_of_users
+from freqfm.estimators.recommenders.base import (
+    check_query,
+    checked_pairs,
+    refuse_empty,
+    score_of_users,
+)
 from freqfm.estimators.recommenders.closed_form.ease import EASERecommender
 from freqfm.estimators.recommenders.closed_form.graph_filter import GraphFilterRecommender
 from freqfm.estimators.recommenders.closed_form.item_knn import ItemKNNRecommender
+from freqfm.estimators.recommenders.closed_form.item_weights import listed_rows
 from freqfm.estimators.recommenders.histories import are_among, pair_numbers, without
 from freqfm.estimators.recommenders.index import Wanted, of_single
 from freqfm.estimators.recommenders.mf import MFRecommender
@@ -81,13 +87,8 @@ def standardized(items, scores, n_items):
 
 def _as_rows(items, values, n_items):
     """Return items of users, -1 for none, and their values, as a canonical matrix without zeros."""
-    kept = (items >= 0) & (values > 0)
-    indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-    return canonical_csr(
-        sparse.csr_array(
-            (values[kept].astype(np.float32), items[kept], indptr), shape=(len(items), n_items)
-        )
-    )
+    items = np.where(values > 0, items, -1)
+    return canonical_csr(listed_rows(items, values.astype(np.float32), n_items))
 
 
 def _of_members(name):
@@ -601,11 +602,7 @@ class BlendRecommender(VersionStamp, _BaseComposition):
 
     def _queries(self, X, users):
         """Return the arguments of members that name users, and how many these are."""
-        if (X is None) == (users is None):
-            raise ValueError(
-                "recommend needs either X, rows of histories, or users=, indices of users seen in "
-                "fit; " + ("neither was given." if X is None else "both were given.")
-            )
+        check_query(X, users)
         if X is not None:
             X = self._checked(X)
             return {"X": X}, X.shape[0]
@@ -709,13 +706,7 @@ class BlendRecommender(VersionStamp, _BaseComposition):
             -inf for items that the member with the largest weight does not recommend.
         """
         check_is_fitted(self, "estimators_")
-        users = validate_ids("users", users, self.n_users_)
-        items = validate_ids("items", items, self.n_features_in_)
-        if len(users) != len(items):
-            raise ValueError(
-                f"users and items are pairs, but there are {len(users)} users and {len(items)} "
-                f"items."
-            )
+        users, items = checked_pairs(users, items, self.n_users_, self.n_features_in_)
         some, rows = np.unique(users, return_inverse=True)
         shape = len(some), self.n_features_in_
         pairs = sparse.csr_array((np.ones(len(rows), np.float32), (rows, items)), shape=shape)

@@ -420,17 +420,8 @@ class BaseRecommender(
         Their histories are left empty unless ``seen``.
         """
         self._check_learned()
-        if (X is None) == (users is None):
-            raise ValueError(
-                "recommend needs either X, rows of histories, or users=, indices of users seen in "
-                "fit; " + ("neither was given." if X is None else "both were given.")
-            )
+        check_query(X, users)
         if X is not None:
-            if _is_vector_of_int(X):
-                raise ValueError(
-                    f"X={cut(shown(X), 80)} is not a matrix of histories, (n_users, n_items); did "
-                    f"you mean users=X?"
-                )
             X = self._validate_history(X)
             likes, _ = split_signs(X)
             history = X if seen else self._no_histories(X.shape[0])
@@ -582,20 +573,9 @@ class BaseRecommender(
             which are not recommended.
         """
         self._check_learned()
-        users, items = self._checked_pairs(users, items)
+        users, items = checked_pairs(users, items, self._n_users, self.n_features_in_)
         some_users, at = np.unique(users, return_inverse=True)
         return self._score_pairs(users, items, self._user_vectors(some_users), at)
-
-    def _checked_pairs(self, users, items):
-        """Return users and items of pairs, if they are pairs of users and items of the model."""
-        users = validate_ids("users", users, self._n_users)
-        items = validate_ids("items", items, self.n_features_in_)
-        if len(users) != len(items):
-            raise ValueError(
-                f"users and items are pairs, but there are {len(users)} users and {len(items)} "
-                f"items."
-            )
-        return users, items
 
     def _score_pairs(self, users, items, vectors, at):
         """Return the scores of pairs; that of pair i has the user's vector ``vectors[at[i]]``."""
@@ -776,6 +756,30 @@ def refuse_empty(X):
         raise ValueError(
             f"X of shape {X.shape} holds no interaction: there is nothing to learn from."
         )
+
+
+def check_query(X, users):
+    """Raise unless either rows of histories or users are given to ``recommend``."""
+    if (X is None) == (users is None):
+        raise ValueError(
+            "recommend needs either X, rows of histories, or users=, indices of users seen in "
+            "fit; " + ("neither was given." if X is None else "both were given.")
+        )
+    if X is not None and _is_vector_of_int(X):
+        raise ValueError(
+            f"X={cut(shown(X), 80)} is not a matrix of histories, (n_users, n_items); did you mean "
+            f"users=X?"
+        )
+
+
+def checked_pairs(users, items, n_users, n_items):
+    """Return users and items of pairs, if they are pairs of users and items of a model."""
+    users, items = validate_ids("users", users, n_users), validate_ids("items", items, n_items)
+    if len(users) != len(items):
+        raise ValueError(
+            f"users and items are pairs, but there are {len(users)} users and {len(items)} items."
+        )
+    return users, items
 
 
 def score_of_users(recommender, X, y):

@@ -34,6 +34,7 @@ from freqfm.backbones._base import check_tables, forward_all, occurrences
 from freqfm.backbones._context import mean_context, mean_vector
 from freqfm.backbones._derivatives import warn_of_wrong_gradients
 from freqfm.estimators.progress import announce
+from freqfm.estimators.recommenders.base import checked_pairs
 from freqfm.estimators.recommenders.fold_in import UserLoss, fold_in_rows, shares_of_likes
 from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
 from freqfm.estimators.recommenders.histories import of_users, scale_rows
@@ -855,7 +856,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         """
         if context is None:
             return super().predict_pairs(users, items)
-        users, items = self._checked_pairs(users, items)
+        users, items = checked_pairs(users, items, self._n_users, self.n_features_in_)
         vectors = self._ranked(self._in_context(None, context, users))
         return self._score_pairs(users, items, vectors, np.arange(len(users)))
 
