@@ -494,9 +494,8 @@ class BlendRecommender(VersionStamp, _BaseComposition):
         return standardized(items, scores, self.n_features_in_)
 
     def _all_lists(self, query):
-        """Return the lists of all members, and the sum of their weighted values."""
-        lists = [self._lists(member, query) for member in self.estimators_]
-        return lists, self._weighted([of.values for of in lists])
+        """Return the lists of all members."""
+        return [self._lists(member, query) for member in self.estimators_]
 
     def _weighted(self, values):
         """Return the weighted sum of the members' values, as a canonical matrix."""
@@ -611,7 +610,8 @@ class BlendRecommender(VersionStamp, _BaseComposition):
 
     def _rank(self, query, wanted, exclude_seen):
         """Return the best items of some users, and their scores."""
-        lists, total = self._all_lists(query)
+        lists = self._all_lists(query)
+        total = self._weighted([of.values for of in lists])
         if not exclude_seen:
             # Which items these are is up to the members; their scores follow from the same lists.
             more = [self._lists(of, query, exclude_seen=False) for of in self.estimators_]
@@ -714,7 +714,7 @@ class BlendRecommender(VersionStamp, _BaseComposition):
         for part in slices(len(some), max(1, _PLACES // (len(self.weights_) * self.n_candidates))):
             part = np.arange(part.start, part.stop)
             query, asked = {"users": some[part]}, take_rows(pairs, part)
-            scores.append(self._of_pairs(query, asked, self._all_lists(query)[0]))
+            scores.append(self._of_pairs(query, asked, self._all_lists(query)))
         scores = np.concatenate([np.zeros(0, np.float32), *scores])
         return scores[np.searchsorted(pair_numbers(pairs), rows * shape[1] + items)]
 
@@ -776,7 +776,7 @@ class BlendRecommender(VersionStamp, _BaseComposition):
         query = (
             query if X is None else _rows_of(query, validate_ids("user", user, query["X"].shape[0]))
         )
-        lists, parts, shares = self._all_lists(query)[0], {}, {}
+        lists, parts, shares = self._all_lists(query), {}, {}
         pair = sparse.csr_array(([1.0], ([0], [item])), shape=(1, self.n_features_in_))
         score = float(self._of_pairs(query, canonical_csr(pair), lists)[0])
         for name, of, weight in zip(self.named_estimators_, lists, self.weights_, strict=True):

@@ -96,7 +96,7 @@ def find_weights(held_out, generator):
     a standard error of the difference, over the same users.
     """
     n_members, n_users = len(held_out.values), held_out.n_users
-    single = np.array([held_out.of_weights(row) for row in np.eye(n_members)])
+    single = np.array([held_out.scores(of) for of in held_out.values])
     means = single.mean(axis=1)
     best = int(np.argmax(means))
     alone = np.eye(n_members)[best]
