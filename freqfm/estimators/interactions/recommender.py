@@ -52,8 +52,7 @@ def _if_estimator_has(name):
 
     def has(self):
         # The error of an estimator without the method names the estimator.
-        estimator = _named_recommender(self.estimator)
-        return self.estimator is None or bool(getattr(estimator, name))
+        return self.estimator is None or bool(getattr(_named_recommender(self.estimator), name))
 
     return available_if(has)
 
