@@ -117,9 +117,9 @@ def history_shares(history, n_users, n_items, item_ids=None):
         table.data = np.maximum(table.data, 0)
     else:
         lists = _as_rows(history)
-        if n_users == 1 and not (len(lists) == 1 and _is_list(lists[0])):
+        if n_users == 1 and not (len(lists) == 1 and is_list(lists[0])):
             lists = [lists]
-        if not all(map(_is_list, lists)):
+        if not all(map(is_list, lists)):
             raise TypeError("history must be a matrix, or a list of the items of each user.")
         lists = [list(as_list(one)) for one in lists]
         if n_items > 2 and all(len(one) == n_items for one in lists):
@@ -142,13 +142,13 @@ def hold_ids(lists):
     Lists of numbers that are equally long, or repeat one, such as zeros, are such rows; sets and
     the elements of a column are not.
     """
-    is_list = isinstance(lists, (list, tuple))
-    if _is_table(lists) or not (is_list or hasattr(lists, "__array__")):
+    given_as_list = isinstance(lists, (list, tuple))
+    if _is_table(lists) or not (given_as_list or hasattr(lists, "__array__")):
         return False
     rows = _as_rows(lists)
-    if not rows or not all(map(_is_list, rows)):
+    if not rows or not all(map(is_list, rows)):
         return False
-    if not is_list or any(isinstance(row, Set) for row in rows):
+    if not given_as_list or any(isinstance(row, Set) for row in rows):
         return True
     types = {type(one) for row in rows for one in row}
     numbers = types and all(issubclass(one, (Number, np.bool_)) for one in types)
@@ -169,7 +169,7 @@ def number_ids(name, *tables):
     """
     found = []
     for lists in tables:
-        rows = [list(as_list(row)) if _is_list(row) else [row] for row in _as_rows(lists)]
+        rows = [list(as_list(row)) if is_list(row) else [row] for row in _as_rows(lists)]
         table = np.full((len(rows), max(map(len, rows), default=0)), None, dtype=object)
         for ids, row in zip(rows, table, strict=True):
             row[: len(ids)] = ids
@@ -236,7 +236,8 @@ def codes_of(name, items, n_items, item_ids=None):
     return codes
 
 
-def _is_list(one):
+def is_list(one):
+    """Return whether this is a list of ids, indices or labels rather than a single one."""
     return isinstance(one, (list, tuple, Set, np.ndarray))
 
 
@@ -249,7 +250,7 @@ def _as_rows(values):
     """Return the elements of a list, a vector or a column as a list; a single value is one."""
     values = as_list(values)
     values = np.asarray(values) if hasattr(values, "__array__") else values
-    return list(values) if _is_list(values) else [values]
+    return list(values) if is_list(values) else [values]
 
 
 def _as_numbers(array):
@@ -284,7 +285,7 @@ def _refuse_weights(name, rows):
 
 def _shares_of_labels(rows, name):
     """Return the shares of labels in items, of which each has one or a list."""
-    lists = [list(row) if _is_list(row) else [row] for row in rows]
+    lists = [list(row) if is_list(row) else [row] for row in rows]
     lists = [[one for one in row if not is_missing(one)] for row in lists]
     labels = as_ids([one for row in lists for one in row], name)
     if not len(labels):

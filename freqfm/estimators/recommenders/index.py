@@ -1,6 +1,6 @@
 """Vectors of users or items that predictions search: the best rows for queries."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +9,7 @@ from scipy import sparse
 from freqfm import backends
 from freqfm._dense import unit_rows
 from freqfm._input.ids import as_list
-from freqfm._input.item_tables import number_table
+from freqfm._input.item_tables import is_list, number_table
 from freqfm._input.rows import slices, take_rows
 from freqfm._input.validation import (
     canonical_csr,
@@ -28,9 +28,6 @@ _PAIRS = 1 << 14
 
 # Queries are divided into at least so many parts if progress is reported.
 _REPORTED_PARTS = 100
-
-# What holds indices for each query, if all elements of a list are of these types.
-_LISTS = list, tuple, Set, np.ndarray
 
 # Results of so many places are not worth a look at the memory; of more, they must not be wider than
 # there are rows to be found.
@@ -271,7 +268,7 @@ def _checked(name, rows, shape):
     Lists of indices for each become such a matrix.
     """
     rows = rows if isinstance(rows, np.ndarray) else as_list(rows)
-    if isinstance(rows, (list, tuple)) and rows and all(isinstance(one, _LISTS) for one in rows):
+    if isinstance(rows, (list, tuple)) and rows and all(map(is_list, rows)):
         lists = [validate_ids(name, as_list(one), shape[1]) for one in rows]
         of_each = np.repeat(np.arange(len(lists)), list(map(len, lists)))
         pairs = of_each, np.concatenate(lists)
