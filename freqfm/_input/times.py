@@ -213,7 +213,7 @@ def _moments(texts, codes, name):
         moments[:] = list(map(Decimal, stripped))
         return moments
     matches = list(map(_DATE.fullmatch, stripped))
-    moments[:] = list(map(_moment, matches))
+    moments[:] = list(map(_matched_moment, matches))
     wrong = [code for code, moment in enumerate(moments) if moment is None]
     if wrong:
         code = min(wrong, key=are_numbers.__getitem__)
@@ -227,7 +227,7 @@ def _moments(texts, codes, name):
     return moments
 
 
-def _moment(match):
+def _matched_moment(match):
     """Return the second, and the decimals of its fraction as text: there may be any number.
 
     None if there is no such date.

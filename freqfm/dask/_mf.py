@@ -11,7 +11,6 @@ from scipy.sparse.linalg import LinearOperator
 
 from freqfm._input.rows import stack_rows, take_rows
 from freqfm._messages import shown
-from freqfm.dask import _users
 from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import Cluster, partitions_of
 from freqfm.dask._merge import Layout
@@ -42,7 +41,7 @@ class ShardedInteractions(NamedTuple):
     @classmethod
     def of(cls, cluster, parts, homes):
         """Return the interactions that futures of matrices hold."""
-        counts = cluster.gather(cluster.submit_each(_users.count, parts, homes))
+        counts = cluster.gather(cluster.submit_each(count, parts, homes))
         lengths, of_items = zip(*counts, strict=True)
         return cls(cluster, parts, homes, list(lengths), np.sum(of_items, axis=0))
 
@@ -129,7 +128,7 @@ class _ShardedMatrix(LinearOperator):
 
     def _rmatmat(self, table):
         tables = np.split(table, self._X.bounds[1:-1])
-        return sum(self._products(_users.product_of_transposed, tables))
+        return sum(self._products(product_of_transposed, tables))
 
 
 class ShardedMFTrainer(Sharded, MFTrainer):
@@ -157,7 +156,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         self.tables, self.training = model._tables(), model._training
         self.inverse_temperatures = model._inverse_temperatures
         self._held_out, self._proposal, self._thresholds = held_out, None, None
-        layout = Layout(_users.item_tables(model), components.optimizer)
+        layout = Layout(item_tables(model), components.optimizer)
         self._start(X.cluster, X.homes, layout)
 
     def _start_merging(self, n_shards):
@@ -169,13 +168,13 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         cluster, bounds, n_shards = self._cluster, self.X.bounds, len(self._homes)
         sizes = self._n_rounds, cluster.n_threads(n_shards), self.X.nnz
         held_out = [None] * n_shards if self._held_out is None else self._held_out.parts
-        model, trainers = self.model._copy_as(_users.WorkerModel), []
+        model, trainers = self.model._copy_as(WorkerModel), []
         model.item_counts_ = self.X.item_counts
         for i, home in enumerate(self._homes):
-            part = _users.of_some_users(model, *bounds[i : i + 2])
+            part = of_some_users(model, *bounds[i : i + 2])
             part._seed, part.verbose = seed_of(model._seed, i), 0
             data, (part,) = (self.X.parts[i], held_out[i]), cluster.send([part])
-            arguments = _users.UserTrainer, *data, part, self.components, *sizes
+            arguments = UserTrainer, *data, part, self.components, *sizes
             trainers.append(cluster.submit(*arguments, on=home))
         return trainers
 
@@ -187,7 +186,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
     def _keep_own(self, of_shards):
         bounds = self.X.bounds
         for i, values in enumerate(of_shards):
-            for array, rows in zip(_users.user_arrays(self.model), values, strict=True):
+            for array, rows in zip(user_arrays(self.model), values, strict=True):
                 array[bounds[i] : bounds[i + 1]] = rows
 
     def _pooled_score(self, scores, n_users):
@@ -261,9 +260,9 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     ((1, 10), (200, 10))
     """
 
-    _local, _on_workers = mf.MFRecommender, _users.WorkerModel
+    _local, _on_workers = mf.MFRecommender, WorkerModel
     _of_client = ("_interactions",)
-    _records = _users.WorkerModel._records
+    _records = WorkerModel._records
     _takes_callables = False
 
     # Training.
@@ -278,8 +277,8 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         if not reset:
             self._check_trainable()
         parts = {"X": partitions_of("X", X, (2,))}
-        cluster, users, homes = self._collected(_users.collect_users, parts)
-        facts = cluster.gather(cluster.submit_each(_users.describe, users, homes))
+        cluster, users, homes = self._collected(collect_users, parts)
+        facts = cluster.gather(cluster.submit_each(describe, users, homes))
         filled = [i for i, (n_users, *_) in enumerate(facts) if n_users]
         if not filled:
             raise ValueError("X has no rows in any of its partitions.")
@@ -331,7 +330,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     def _callbacks(self, X, X_val, n_epochs, unfinished):
         hashed = {}
         if unfinished or getattr(self, "_skl_callbacks", ()):
-            hashes = X.cluster.submit_each(_users.hash_interactions, X.parts, X.homes)
+            hashes = X.cluster.submit_each(hash_interactions, X.parts, X.homes)
             hashed["X"] = X.cluster.gather(hashes)
         return FitCallbacks(self, {"X": None, "y": None}, hashed, n_epochs, unfinished)
 
@@ -348,7 +347,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
 
     def _remember(self, X, dislikes=None):
         self._interactions = X
-        self._history, self.item_counts_ = _users.RemoteHistory.of(X), X.item_counts
+        self._history, self.item_counts_ = RemoteHistory.of(X), X.item_counts
 
     def _new_rows(self, X, components, counts, n_known):
         # ``fit`` with warm_start takes no new users or items.
@@ -448,6 +447,6 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         ndcg : float
             Mean over users with at least one item to be found; nan if there are none.
         """
-        sums = self._of_partitions(_users.ndcg_sums, X, {"y": y}, n_axes=(1, 2))
+        sums = self._of_partitions(ndcg_sums, X, {"y": y}, n_axes=(1, 2))
         total, n_users = np.sum(sums, axis=0)
         return float(total / n_users) if n_users else float("nan")

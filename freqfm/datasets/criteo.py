@@ -94,7 +94,7 @@ def load_criteo_tsv(
             f"encoder is {shown(encoder)}, which was not fitted on {len(FEATURE_NAMES)} fields; "
             "pass the encoder of an earlier call of load_criteo_tsv."
         )
-    rows = [row for one in check_paths("path", path) for row in read_rows(one)]
+    rows = [row for one in check_paths("path", path) for row in read_log_rows(one)]
     if not rows:
         raise ValueError(f"path is {path!r}, with no rows; pass a path of at least one row.")
 
@@ -117,7 +117,7 @@ def load_criteo_tsv(
     )
 
 
-def read_rows(path):
+def read_log_rows(path):
     """Yield the label and the list of 39 tokens for every line of one file."""
     return (row for _, row in parsed(path, read_lines(path), _parse))
 

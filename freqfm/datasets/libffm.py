@@ -22,7 +22,7 @@ from freqfm._input.validation import (
 from freqfm._messages import shown
 from freqfm._paths import check_path, check_paths
 from freqfm.datasets._lines import at_line, opener_of
-from freqfm.datasets.libfm import Lines, load_files, read_rows
+from freqfm.datasets.libfm import Lines, load_files, numbered_lines
 
 _ENTRY = re.compile(rb"(\d{1,10}):(\d{1,10}):([^:]+)")
 
@@ -217,7 +217,7 @@ class _EntryLines(Lines):
 
     def _without_fields(self):
         known, columns = self._known, self._columns
-        for number, line in read_rows(self.path):
+        for number, line in numbered_lines(self.path):
             target, *entries = line.partition(b"#")[0].split()
             pairs = []
             for entry in entries:

@@ -85,12 +85,12 @@ def load_libfm(
     >>> y.tolist()
     [1.0, -1.0]
     """
-    files = [Lines(one, read_rows(one)) for one in check_paths("path", path)]
+    files = [Lines(one, numbered_lines(one)) for one in check_paths("path", path)]
     loaded = load_files(files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype))
     return (loaded[0], loaded[1]) if isinstance(path, str | os.PathLike) else loaded
 
 
-def read_rows(path):
+def numbered_lines(path):
     """Yield the number and the bytes of each line that is not blank or a comment.
 
     Raise if one has the query of a ranking, which scikit-learn's reader would ignore.
@@ -112,7 +112,7 @@ def read_rows(path):
 
 def read_blocks(path, zero_based, n_rows):
     """Yield X and y of some rows at a time; errors name the line."""
-    rows = read_rows(path)
+    rows = numbered_lines(path)
     while block := list(islice(rows, n_rows)):
         yield load_files([Lines(path, block)], zero_based=zero_based, dtype=np.float32)
 

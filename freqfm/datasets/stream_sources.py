@@ -107,7 +107,7 @@ def criteo_parts(path, n_rows):
     """Return a list of functions that read files of Criteo's format, and names of the fields."""
 
     def read(one):
-        rows = criteo.read_rows(one)
+        rows = criteo.read_log_rows(one)
         while block := list(islice(rows, n_rows)):
             labels, tokens = zip(*block, strict=True)
             yield np.array(tokens, dtype=object), np.array(labels, dtype=np.int64)

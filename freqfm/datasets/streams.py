@@ -27,7 +27,6 @@ from freqfm._input.rows import slices, stack_rows, take_rows, with_one_index_typ
 from freqfm._input.validation import as_float_csr, check_integer, widen
 from freqfm._messages import shorten, shown
 from freqfm._warnings import warn_once
-from freqfm.datasets import stream_sources
 from freqfm.datasets.csr_files import open_csr, slice_csr
 from freqfm.datasets.one_hot import IncrementalOneHotEncoder
 
@@ -168,7 +167,7 @@ class RowStream:
         """
         size = _chunk_size(options)
         columns = {"target": target, "features": features, "sample_weight": sample_weight}
-        parts, names, n_rows = stream_sources.parquet_parts(path, size, **columns)
+        parts, names, n_rows = parquet_parts(path, size, **columns)
         stream = cls(parts, **{"n_rows": n_rows, **options})
         stream._names = names
         return stream
@@ -193,7 +192,7 @@ class RowStream:
         -------
         stream : RowStream
         """
-        parts = stream_sources.libfm_parts(path, zero_based, _chunk_size(options))
+        parts = libfm_parts(path, zero_based, _chunk_size(options))
         return cls(parts, **options)
 
     @classmethod
@@ -219,7 +218,7 @@ class RowStream:
         """
         if encoder is None:
             encoder = FeatureHasher(input_type="string", alternate_sign=False, dtype=np.float32)
-        parts, names = stream_sources.criteo_parts(path, _chunk_size(options))
+        parts, names = criteo_parts(path, _chunk_size(options))
         stream = cls(parts, encoder=encoder, **options)
         stream._names = names
         return stream
@@ -374,7 +373,7 @@ class RowStream:
                     f"encoder=FeatureHasher(input_type={shown(encoder.input_type)}) cannot hash "
                     f"the tables of this stream; set input_type='string'."
                 )
-            return stream_sources.as_strings(X, names)
+            return as_strings(X, names)
         if isinstance(encoder, HashingVectorizer):
             return _texts(X)
         named = hasattr(encoder, "feature_names_in_")
@@ -384,7 +383,7 @@ class RowStream:
             return X
         if not named and isinstance(X, np.ndarray):
             return X
-        X = stream_sources.as_pandas(X, names)
+        X = as_pandas(X, names)
         if not named:
             return np.asarray(X)
         if not is_frame(X) and names != encoder.feature_names_in_.tolist():

@@ -13,9 +13,8 @@ from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.team import Team
 
 # Below this number of candidates times places, starting threads takes longer.
-_WORTH_SEVERAL_THREADS = 20_000
+_MANY_DISSIMILARITIES = 20_000
 
-_NOTHING = np.float32(-np.inf)
 
 
 class _Scratch(NamedTuple):
@@ -118,7 +117,7 @@ def diversify(lists, vectors, diversity, k, n_threads):
     """Return the places of the candidates chosen for each list, see ``Backend.diversify``."""
     n, width = lists.items.shape
     chosen = np.full((n, k), -1, dtype=np.int32)
-    if n * width * k < _WORTH_SEVERAL_THREADS:
+    if n * width * k < _MANY_DISSIMILARITIES:
         n_threads = 1
     with Team(max(1, min(n_threads, n))) as team:
         scratch = _Scratch(

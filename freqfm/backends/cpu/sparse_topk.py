@@ -10,7 +10,7 @@ from freqfm.backends.cpu.topk import Best
 from freqfm.formulas.selection import buffer_size, clear, number_of, offer, worst_of, write_best
 
 # Below this number of queries and their entries, starting threads takes longer.
-_WORTH_SEVERAL_THREADS = 1000
+_MANY_LISTED = 1000
 
 
 class _Sums(NamedTuple):
@@ -86,7 +86,7 @@ def sparse_top_k(queries, columns, k, lists, n_threads):
     n, n_items = len(queries.starts) - 1, len(lists.allowed)
     best = Best(np.empty((n, k), dtype=np.int32), np.empty((n, k), dtype=np.float32))
     n_threads = min(n_threads, n)
-    if len(queries.items) + n < _WORTH_SEVERAL_THREADS:
+    if len(queries.items) + n < _MANY_LISTED:
         n_threads = 1
     with Team(n_threads) as team:
         shape = team.size, n_items

@@ -37,7 +37,6 @@ from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
 from freqfm.formulas.rng import hash64, stream_key
 
-_ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 #: Rows of one matrix product.
 TILE = 64

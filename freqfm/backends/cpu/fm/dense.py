@@ -15,7 +15,7 @@ from freqfm.backends.base import UpdateRule
 from freqfm.formulas.codes import LEARNING_RATE, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.steps import layer_corrections, step_layer
 
-_ZERO = np.uint64(0)
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 #: The tiles of a batch are cut into at most this many chunks.
 N_CHUNKS = 16

@@ -409,7 +409,7 @@ def _prefetch_vectors(t, batch, factors, state):
 
 
 @inlined
-def _step_tokens(tokens, rank, step, problem, factors, state, batch, scratch):
+def _step_field_vectors(tokens, rank, step, problem, factors, state, batch, scratch):
     """Update the vectors of some tokens."""
     rule, objective, shared = problem.rule, problem.objective, scratch.shared
     tables = factors, state.factors_first, state.factors_second
@@ -464,7 +464,7 @@ def ffm_train(rank, size, barrier, problem, span, weights, state, scratch):
             number, span.share, part, problem, weights, state, batch, shared
         )
         loss += of_batch
-        _step_tokens(tokens, rank, step, problem, weights.factors, state, batch, scratch)
+        _step_field_vectors(tokens, rank, step, problem, weights.factors, state, batch, scratch)
     return loss
 
 

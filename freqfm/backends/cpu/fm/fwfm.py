@@ -39,7 +39,7 @@ from freqfm.backends.cpu.fm.dense import (
 from freqfm.backends.cpu.fm.prepared import order_of_epoch
 from freqfm.backends.cpu.team import Member, synchronize
 
-_ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in range(5))
+_FOUR = np.uint64(4)
 
 #: Rows of a tile: for d = 16 and ten fields, its arrays stay in the first-level cache.
 FIELD_TILE = 32
@@ -360,7 +360,7 @@ def _step_pairs(n_chunks, step, dense, by_pair):
 
 
 @inlined
-def _step_tokens(tokens, rank, step, rule, weights, state, batch, scratch):
+def _step_dense_factors(tokens, rank, step, rule, weights, state, batch, scratch):
     """Update the factors of some tokens."""
     factors, width = weights.factors, weights.factors.shape[1]
     tables, own = (factors, state.factors_first, state.factors_second), scratch.tiles.own[rank]
@@ -400,7 +400,7 @@ def fwfm_train(rank, size, barrier, problem, span, weights, state, scratch):
         loss += of_batch
         if rank == 0:
             _step_pairs(n_chunks, step, state.dense, scratch.by_pair)
-        _step_tokens(tokens, rank, step, problem.rule, weights, state.tokens, batch, scratch)
+        _step_dense_factors(tokens, rank, step, problem.rule, weights, state.tokens, batch, scratch)
     return loss
 
 

@@ -76,7 +76,7 @@ def make_gradients(device, problem, tower):
     )
 
 
-def score_rows(device, tower, rows, vectors, levels, scores):
+def score_towers(device, tower, rows, vectors, levels, scores):
     """Write the scores of rows under an output with a tower."""
     n_rows, no_rates = scores.shape[0], np.zeros(len(tower.widths))
     n = min(n_rows, _ROWS_SCORED)

@@ -7,7 +7,7 @@ import numpy as np
 from freqfm._input.rows import take_rows
 from freqfm.backends.base import RankedTables
 from freqfm.backends.cuda.columns import COLUMNS
-from freqfm.backends.cuda.fm import layers, towers
+from freqfm.backends.cuda.fm import layers
 from freqfm.backends.cuda.fm.batch import TRAIN, FMArgs, FMScratch, FMTargets, FMWeightState
 from freqfm.backends.cuda.fm.occurrences import WINDOW, EpochSort
 from freqfm.backends.cuda.fm.scores import SCORE, FMRows, FMVectors, Levels
@@ -73,7 +73,7 @@ def _score(device, rows, vectors, levels, tower):
     n_rows = rows.shape[0]
     scores, nothing = device.empty(n_rows, np.float32), device.empty((0, 0), np.float32)
     if tower is not None:
-        towers.score_rows(device, tower, rows.rows, vectors, levels, scores)
+        layers.score_towers(device, tower, rows.rows, vectors, levels, scores)
     else:
         args = rows.rows, vectors, levels, nothing, scores
         device.run(SCORE, args, lanes_for(max(levels.widths), COLUMNS), n_rows)
@@ -172,10 +172,10 @@ class FMEpochs(DeviceTrainer):
         """Allocate what dense layers need."""
         device, problem, dense = self.device, self._problem, self._dense
         width, n_rows, rates = self._levels.widths[0], problem.batch_size, dense.dropouts
-        self._tower, self._n_lanes = tower, towers.N_LANES
+        self._tower, self._n_lanes = tower, layers.N_LANES
         self._phases, self._formulas = layers.TRAIN, {**problem.formulas, **dense.formulas}
-        self._layers = towers.make_layers(device, tower, n_rows, width, rates)
-        self._gradients = towers.make_gradients(device, problem, tower)
+        self._layers = layers.make_layers(device, tower, n_rows, width, rates)
+        self._gradients = layers.make_gradients(device, problem, tower)
 
     def _make_scratch(self, most_entries):
         """Return scratch for batches of at most so many entries."""
@@ -215,7 +215,7 @@ class FMEpochs(DeviceTrainer):
         steps, loss = self._steps(n_steps, share, rule, formula), 0.0
         if self._tower is not None:
             rule, formula = self._dense.rule, self._formulas.get(layer_corrections)
-            of_tower = towers.with_key(self._layers, self._problem.seed, epoch)
+            of_tower = layers.with_key(self._layers, self._problem.seed, epoch)
             gradients = self._gradients._replace(steps=self._steps(n_steps, share, rule, formula))
         for model, data in zip(self._outputs, self._targets, strict=True):
             device.fill(self._scratch.touched, 0)
@@ -224,7 +224,7 @@ class FMEpochs(DeviceTrainer):
                 self._sort.occurrences, model, self._scratch, self._levels,
             )  # fmt: skip
             if self._tower is not None:
-                weighted = towers.with_weights(of_tower, self._tower, model.dense)
+                weighted = layers.with_weights(of_tower, self._tower, model.dense)
                 args = layers.DeepArgs(*args, weighted, gradients)
             span = 0, self._n_batches
             device.run(self._phases, args, self._n_lanes, self._n_items, span, self._formulas)
