@@ -22,7 +22,7 @@ def _bit_of(token):
 
 
 @inlined
-def _list_tokens(bits, ranks, tokens):
+def _list_distinct(bits, ranks, tokens):
     """List the tokens whose bits are set, and count those before each word; return how many."""
     n = _ZERO
     for word in range(np.uint64(bits.shape[0])):
@@ -42,7 +42,7 @@ def _label(indices, bits, ranks, tokens, labels, counts):
     for p in range(np.uint64(indices.shape[0])):
         word, bit = _bit_of(np.uint64(indices[p]))
         bits[word] |= bit
-    n = _list_tokens(bits, ranks, tokens)
+    n = _list_distinct(bits, ranks, tokens)
     for p in range(np.uint64(indices.shape[0])):
         word, bit = _bit_of(np.uint64(indices[p]))
         label = np.uint64(ranks[word]) + count_bits(bits[word] & (bit - _ONE))

@@ -17,7 +17,6 @@ from freqfm._numba.jit import inlined, kernel
 from freqfm._numba.prefetch import prefetch_element
 from freqfm.formulas.rng import permuted_index, stream_key
 
-_ONE = np.uint64(1)
 
 # A key holds the token in its high and the number of the entry in its low half.
 _TOKEN_BITS = np.uint64(32)

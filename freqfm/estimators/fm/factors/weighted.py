@@ -66,9 +66,9 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
         found = []
         for vectors, of_output in zip(self._vectors(features), weights, strict=True):
             terms = []
-            for field in np.unique(fields):
-                rows = np.flatnonzero(fields == field)
-                weighted = of_output[field, fields][:, None] * vectors
+            for number in np.unique(fields):
+                rows = np.flatnonzero(fields == number)
+                weighted = of_output[number, fields][:, None] * vectors
                 terms.append(PairTerm(rows, vectors[rows], every, weighted))
             found.append(terms)
         return found
