@@ -5,7 +5,7 @@ import time
 import numpy as np
 from scipy import sparse
 
-from freqfm.estimators.fm.penalties import set_penalties
+from freqfm.estimators.fm.validation import set_penalties
 
 
 def power_law_rows(n_rows, n_columns, per_row, seed=0):

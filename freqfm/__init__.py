@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         samplers as samplers,
         temperatures as temperatures,
     )
-    from freqfm.estimators.blend.recommender import BlendRecommender as BlendRecommender
+    from freqfm.estimators.recommenders.blend import BlendRecommender as BlendRecommender
     from freqfm.estimators.fm.deepfm import (
         DeepFMClassifier as DeepFMClassifier,
         DeepFMRegressor as DeepFMRegressor,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         FFMClassifier as FFMClassifier,
         FFMRegressor as FFMRegressor,
     )
-    from freqfm.estimators.fm.explanations.pipelines import explain as explain
+    from freqfm.estimators.fm.explanations.columns import explain as explain
     from freqfm.estimators.fm.fields import (
         WithFields as WithFields,
         column_fields as column_fields,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from freqfm.estimators.recommenders.closed_form.item_knn import (
         ItemKNNRecommender as ItemKNNRecommender,
     )
-    from freqfm.estimators.recommenders.closed_form.popularity import (
+    from freqfm.estimators.recommenders.closed_form.base import (
         PopularityRecommender as PopularityRecommender,
     )
     from freqfm.estimators.recommenders.mf import MFRecommender as MFRecommender
@@ -79,7 +79,7 @@ _PACKAGES = (
     *("metrics", "model_selection", "optimizers", "reranking", "samplers", "temperatures"),
 )
 _NAMES = {
-    "estimators.blend.recommender": ["BlendRecommender"],
+    "estimators.recommenders.blend": ["BlendRecommender"],
     "estimators.fm.deepfm": ["DeepFMClassifier", "DeepFMRegressor"],
     "estimators.fm.ffm": ["FFMClassifier", "FFMRegressor"],
     "estimators.fm.plain": ["FMClassifier", "FMRegressor"],
@@ -90,13 +90,13 @@ _NAMES = {
     "estimators.recommenders.closed_form.ease": ["EASERecommender"],
     "estimators.recommenders.closed_form.graph_filter": ["GraphFilterRecommender"],
     "estimators.recommenders.closed_form.item_knn": ["ItemKNNRecommender"],
-    "estimators.recommenders.closed_form.popularity": ["PopularityRecommender"],
+    "estimators.recommenders.closed_form.base": ["PopularityRecommender"],
     "estimators.recommenders.mf": ["MFRecommender"],
     "estimators.recommenders.vae": ["FastVAERecommender"],
     "estimators.interactions.recommender": ["InteractionRecommender"],
     "estimators.word2vec.model": ["Word2Vec"],
     "estimators.fm.fields": ["WithFields", "column_fields"],
-    "estimators.fm.explanations.pipelines": ["explain"],
+    "estimators.fm.explanations.columns": ["explain"],
     "estimators.recommenders.base": ["recommend"],
 }
 _LAZY = {name: f"freqfm.{module}" for module, names in _NAMES.items() for name in names}

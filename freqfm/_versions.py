@@ -4,7 +4,7 @@ import platform
 import sys
 from importlib import metadata
 
-from freqfm._warnings import warn_user
+from freqfm._messages import warn_user
 
 __version__ = "0.1.0"
 
@@ -47,8 +47,8 @@ def show_versions() -> None:
     ...
     """
     from freqfm import backends
+    from freqfm._machine import available_threads
     from freqfm._numba.jit import JIT_DISABLED, cache_directory
-    from freqfm._threads import available_threads
 
     print(f"freqfm {__version__}")
     print(f"python {sys.version.split()[0]} on {platform.platform()} ({platform.machine()})")

@@ -89,7 +89,7 @@ def whole_teams():
         patch.setattr(team, "free_cores", lambda wanted: wanted)
         patch.setattr(team, "_SPINS", 40)
         patch.setattr(team, "_current_core", None)
-        patch.setattr("freqfm._threads.cores", lambda: 64)
+        patch.setattr("freqfm._machine.cores", lambda: 64)
         patch.setattr("freqfm._input.validation.cores", lambda: 64)
         yield
 

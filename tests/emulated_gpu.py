@@ -12,7 +12,7 @@ import numpy as np
 
 from freqfm._numba.jit import translated
 from freqfm.backends.cuda import groups
-from freqfm.backends.cuda.constants import with_constants
+from freqfm.backends.cuda.device import with_constants
 from freqfm.backends.cuda.groups import Group
 
 

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _data import QUICK, click_parts, data_parser, require_data
 
 from freqfm import BlendRecommender
-from freqfm.estimators.blend.recommender import default_members
+from freqfm.estimators.recommenders.blend import default_members
 from freqfm.metrics import ndcg_at_k
 
 K = 20

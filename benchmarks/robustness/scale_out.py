@@ -18,7 +18,7 @@ from scipy import sparse
 
 import freqfm
 import freqfm.dask as fdask
-from freqfm.dask._merge import Layout, Piece, merge
+from freqfm.dask._shards import Layout, Piece, merge
 from freqfm.estimators.fm.trainer import FMTrainer
 
 N_FIELDS = 39

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import log_softmax
 
-from freqfm._threads import single_threaded_blas
+from freqfm._machine import single_threaded_blas
 from freqfm.samplers import (
     AOBPR,
     DNS,

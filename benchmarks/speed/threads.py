@@ -25,7 +25,7 @@ from _epochs import Epochs, power_law_rows
 
 import freqfm
 from freqfm import FastVAERecommender, FMClassifier, MFRecommender
-from freqfm._threads import cores
+from freqfm._machine import cores
 
 
 def fm(n_threads, scale, tokens):

@@ -44,7 +44,7 @@ from freqfm import FastVAERecommender
 from freqfm._input.validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.gradient import Known
-from freqfm.estimators.recommenders.vae_trainer import VAETrainer
+from freqfm.estimators.recommenders.vae import VAETrainer
 from freqfm.estimators.tables import state_arrays
 
 BATCH = 256

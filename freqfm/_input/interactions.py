@@ -9,12 +9,20 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._input.columns import is_count, is_rating, only_numbered, role_of
-from freqfm._input.frames import dtype_of, is_frame, open_frame, times_of, to_numpy
+from freqfm._input.frames import (
+    dtype_of,
+    is_count,
+    is_frame,
+    is_rating,
+    only_numbered,
+    open_frame,
+    role_of,
+    times_of,
+    to_numpy,
+)
 from freqfm._input.ids import as_floats, as_ids, check_present, natural, unique_codes
 from freqfm._input.times import are_times, time_ranks
-from freqfm._messages import cut, shorten, shown
-from freqfm._warnings import warn_once
+from freqfm._messages import cut, shorten, shown, warn_once
 
 # Default positions of the columns in tables without names.
 _PLACES = {"user": 0, "item": 1, "value": 2, "time": 3}
@@ -117,7 +125,7 @@ class InteractionTable:
         ----------
         **wanted : int, str, "auto" or None
             By role ("user", "item", "value", "time"): a position, the name of a DataFrame's
-            column, "auto" for the column with a usual name (see :mod:`freqfm._input.columns`) or,
+            column, "auto" for the column with a usual name (see :mod:`freqfm._input.frames`) or,
             without names, in the usual position, or None for no column. Give users and items
             first.
 

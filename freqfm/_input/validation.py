@@ -12,13 +12,11 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from freqfm._input.field_rows import CarriesFields
 from freqfm._input.frames import as_native
 from freqfm._input.ids import check_present, natural
-from freqfm._input.rows import csr_of, slices, take_rows, with_one_index_type
-from freqfm._messages import cut, shown
-from freqfm._threads import available_threads, cores
-from freqfm._warnings import warn_once, warn_user
+from freqfm._input.rows import CarriesFields, csr_of, slices, take_rows, with_one_index_type
+from freqfm._machine import available_threads, cores
+from freqfm._messages import cut, shown, warn_once, warn_user
 
 # Entries of a large matrix that are processed at a time.
 _ENTRIES = 1 << 20

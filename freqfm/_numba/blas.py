@@ -2,7 +2,7 @@
 
 A matrix product computes a whole tile of scores at nearly the peak speed of the processor. Each
 thread of a team calls BLAS on different tiles, so BLAS itself must stay on one thread: every team
-that runs such a kernel needs ``_threads.single_threaded_blas()`` around it.
+that runs such a kernel needs ``_machine.single_threaded_blas()`` around it.
 """
 
 import numpy as np

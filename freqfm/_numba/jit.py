@@ -18,8 +18,8 @@ import numpy as np
 from numba.core.compiler import Compiler
 from numba.extending import is_jitted
 
-from freqfm._memory import check_room
-from freqfm._messages import cut
+from freqfm._machine import check_room
+from freqfm._messages import cut, warn_once, warn_user
 from freqfm._numba.code_cache import (
     PACKAGE,
     Fingerprint,
@@ -28,7 +28,6 @@ from freqfm._numba.code_cache import (
     names_used,
 )
 from freqfm._numba.extremes import with_own_extremes
-from freqfm._warnings import warn_once, warn_user
 
 # Sums may be reordered, so that loops vectorise; NaN and infinity keep their meaning, because
 # the training loop must see them.
@@ -194,7 +193,7 @@ def kernel(function, cached=True):
 
 def _keep_on_disk(compiled):
     try:
-        from freqfm._numba.code_files import keep_on_disk
+        from freqfm._numba.code_cache import keep_on_disk
 
         keep_on_disk(compiled)
     except Exception as error:

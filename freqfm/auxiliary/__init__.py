@@ -1,11 +1,8 @@
 """Auxiliary terms: what training minimises beside the loss, as a function of a batch's vectors."""
 
 from freqfm.auxiliary._base import AuxiliaryTerm, TermBatch, TermEpoch
-from freqfm.auxiliary._ipl import IPL
-from freqfm.auxiliary._ncl import NCL
-from freqfm.auxiliary._resn import ReSN
-from freqfm.auxiliary._sgl import SGL
-from freqfm.auxiliary._simgcl import SimGCL
+from freqfm.auxiliary._contrastive import NCL, SGL, SimGCL
+from freqfm.auxiliary._debiasing import IPL, ReSN
 
 __all__ = [
     "AUXILIARY_TERMS",

@@ -1,10 +1,8 @@
 """Backbones: the computation of vectors of users and items from tables, and its gradients."""
 
-from freqfm.backbones._base import Backbone
-from freqfm.backbones._context import Context
-from freqfm.backbones._features import Features
+from freqfm.backbones._base import Backbone, Linear
+from freqfm.backbones._described import Context, Features
 from freqfm.backbones._lightgcn import LightGCN
-from freqfm.backbones._linear import Linear
 from freqfm.backbones._mlp import MLP
 
 __all__ = ["BACKBONES", "MLP", "Backbone", "Context", "Features", "LightGCN", "Linear"]

@@ -16,7 +16,7 @@ from freqfm._dense import (
     layer_gradients,
 )
 from freqfm._input.validation import layer_sizes
-from freqfm._threads import single_threaded_blas
+from freqfm._machine import single_threaded_blas
 from freqfm.backbones._base import Backbone
 from freqfm.backends.base import Exclusions
 

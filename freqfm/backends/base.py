@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._quantization import quantize
+from freqfm._dense import quantize
 from freqfm.formulas import codes
 
 
@@ -429,7 +429,7 @@ class Trainer(ContextGroup):
         unit : bool
             Whether rows are taken at unit length.
         options : tuple
-            Further arguments of ``freqfm._quantization.quantize``.
+            Further arguments of ``freqfm._dense.quantize``.
         """
         self.pull([array])
         return quantize(array[:, :n_columns], *options, unit=unit)

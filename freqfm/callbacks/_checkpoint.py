@@ -7,9 +7,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from freqfm._messages import shown
+from freqfm._messages import shown, warn_user
 from freqfm._paths import check_path
-from freqfm._warnings import warn_user
 from freqfm.callbacks import _storage
 
 # Version of the file format.

@@ -1,10 +1,11 @@
-"""Base class of estimators on a cluster: a client, shards, lazy results, ``to_local``."""
+"""Base class of estimators on a cluster, and the training task: an epoch is one graph of tasks."""
 
 import copy
 import pickle
 from dataclasses import dataclass
 from numbers import Integral
-from typing import ClassVar
+from operator import itemgetter
+from typing import ClassVar, NamedTuple
 
 import dask
 import dask.array as da
@@ -22,6 +23,9 @@ from freqfm.dask._cluster import (
     find_client,
     partitions_of,
 )
+from freqfm.dask._shards import Layout, merge
+from freqfm.estimators.fm.targets import RunningBaseScore
+from freqfm.estimators.fm.trainer import FMTrainer
 from freqfm.estimators.progress import announce
 
 # Bytes of a model that goes with a graph of predictions, through the scheduler, so that no worker's
@@ -213,3 +217,222 @@ class OnCluster:
         if cluster is not None:
             (model,) = cluster.send([model])
         return dask.delayed(model)
+
+
+class ShardedRows(NamedTuple):
+    """Rows of several shards, on their workers; the counterpart of ``TrainingRows``."""
+
+    cluster: Cluster
+    shards: list  #: of futures of Shard
+    homes: list  #: a worker for each
+    n_outputs: int
+    sizes: list  #: how many rows of each shard are trained on
+    fold: int | None = None  #: None for all rows
+    held_out: bool | None = None  #: whether some rows are held out; None if not
+
+    @property
+    def n_trained(self):
+        """The largest number of rows of a shard: its batches are the steps of an epoch."""
+        return max(self.sizes)
+
+    def of_shards(self, function, *arguments):
+        """Return the futures of a function of each shard."""
+        return self.cluster.submit_each(function, self.shards, self.homes, *arguments)
+
+    def count_tokens(self):
+        """Return the weight of the rows that hold each token."""
+        counts = self.of_shards(_shards.Shard.count_tokens, self.fold)
+        return self.cluster.gather(self.cluster.submit(sum, counts, on=self.homes[0])).copy()
+
+    def target_sums(self, loss, of_classes):
+        """Return the sums of each output's targets, see ``RunningBaseScore``."""
+        sums = self.cluster.gather(self.of_shards(_shards.Shard.target_sums, self.fold))
+        total = sums[0].copy()
+        for of_shard in sums[1:]:
+            for of_output, added in zip(total, of_shard, strict=True):
+                base = RunningBaseScore(loss, of_classes, of_output)
+                base.add_sums(*added[[0, 1, 3]], lambda of_shard=added[2]: of_shard)
+        return total
+
+
+class Sharded:
+    """Training on a cluster; a mixin for the plain trainer.
+
+    The model is the client's. In an epoch its pieces are sent to the workers, one each; every shard
+    trains a round from all pieces; each piece is merged on its worker from those of all shards; and
+    so on. At the end the client fetches the pieces. The graph depends on nothing but the model and
+    the shards: what is lost with a worker is computed again.
+
+    Arrays that only one shard has stay on its worker from round to round and from epoch to epoch.
+    The client fetches a copy after each epoch, from which training continues if the worker dies.
+    """
+
+    #: Factor of the steps of merges after each epoch whose loss is the lowest so far.
+    _growth = 1.05
+    #: The least rise of the loss that counts as one, as a part of its fall so far.
+    _least_rise = 0.0
+
+    def _start(self, cluster, homes, layout):
+        """Send the model to all shards, which have these homes."""
+        self._cluster, self._homes, self._layout = cluster, homes, layout
+        self._n_rounds = int(self.model.n_merges) if len(homes) > 1 else 1
+        self._start_merging(len(homes))
+        with cluster.watched():
+            self._begin()
+
+    def _start_merging(self, n_shards):
+        self._owners = self._cluster.workers[:n_shards]
+        self._longest = n_shards**0.5
+        self._scale, self._lowest, self._n_above = 1.0, np.inf, 0
+
+    def _begin(self):
+        """Send the model to all shards; see ``_start``."""
+        self._merged, self._trainers = None, self._sent_trainers()
+        self._own = self._cluster.submit_each(_shards.RoundTrainer.own, self._trainers, self._homes)
+
+    @property
+    def device(self):
+        """Name of the device that trains."""
+        return f"{self.model.device} of Dask workers"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        # Results are freed on the workers.
+        self._merged = self._trainers = self._own = None
+
+    def run_epoch(self, epoch):
+        """Train on every row once; return the mean loss, summed over outputs."""
+        pieces = self._retried(lambda: self._run(epoch))
+        self._layout.assign(pieces)
+        loss = _mean(pieces[0].losses)
+        self._watch(loss)
+        return loss
+
+    def _retried(self, work):
+        """Return the result of a function; begin again from the client's model if data are lost."""
+        return self._cluster.retried(work, self._begin)
+
+    def _watch(self, loss):
+        """Take longer steps in merges while the loss falls, and halve them if it rises."""
+        curve = self.model.loss_curve_
+        fall = max(curve[0] - self._lowest, 0) if len(curve) else 0
+        if loss <= self._lowest + self._least_rise * fall:
+            self._lowest, self._n_above = min(loss, self._lowest), 0
+            self._scale = min(self._scale * self._growth, self._longest)
+            return
+        self._n_above += 1
+        # One epoch may be chance.
+        if self._n_above == 2:
+            self._scale, self._n_above = self._scale / 2, 0
+
+    def _scale_in(self, epoch):
+        """Return the factor of the steps of merges in an epoch."""
+        return self._scale
+
+    def _run(self, epoch):
+        """Return the pieces of the model after an epoch."""
+        cluster, homes, pieces, own = self._cluster, self._homes, self._sent_pieces(), self._own
+        for number in range(self._n_rounds):
+            trained = self._of_shards(
+                _shards.RoundTrainer.train, own, number, epoch, self.share, *pieces
+            )
+            *of_pieces, own = (
+                cluster.submit_each(itemgetter(j), trained, homes) for j in range(len(pieces) + 1)
+            )
+            pieces = self._merged_pieces(pieces, of_pieces, self._scale_in(epoch))
+        found, of_shards = cluster.gather([pieces, own])
+        self._keep_own(of_shards)
+        self._merged, self._own = pieces, own
+        return found
+
+    def _keep_own(self, of_shards):
+        """Write the arrays that only one shard has into the model."""
+
+    def _of_shards(self, function, own, *arguments):
+        """Return the futures of a method of each shard's trainer, and of the arrays of its own."""
+        return [
+            self._cluster.submit(function, trainer, arrays, *arguments, on=home)
+            for trainer, arrays, home in zip(self._trainers, own, self._homes, strict=True)
+        ]
+
+    def _sent_pieces(self):
+        """Return futures of the model's pieces, as many as there are workers to merge them."""
+        n_pieces = len(self._owners)
+        return self._cluster.send([self._layout.piece(j, n_pieces) for j in range(n_pieces)])
+
+    def _merged_pieces(self, pieces, trained, scale):
+        """Return futures of the pieces, each merged from those that the shards have trained."""
+        arguments = merge, self._layout.rules, scale
+        return [
+            self._cluster.submit(*arguments, piece, *of_piece, on=owner)
+            for piece, of_piece, owner in zip(pieces, trained, self._owners, strict=True)
+        ]
+
+    def _scores(self):
+        """Return the results of ``RoundTrainer.score`` for each shard that is validated."""
+        pieces = self._merged or self._sent_pieces()
+        scores = self._of_shards(_shards.RoundTrainer.score, self._own, *pieces)
+        return [of_shard for of_shard in self._cluster.gather(scores) if of_shard is not None]
+
+    def validation_score(self):
+        """Return the model's score on the validation parts of all shards."""
+        found = self._retried(self._scores)
+        return found[0][0] if len(found) == 1 else self._pooled_score(*np.array(found).T)
+
+    def extra(self):
+        """Return the values that a checkpoint stores besides the estimator."""
+        return {"steps": [self._scale, self._lowest, self._n_above]}
+
+    def restore_extra(self, extra):
+        """Restore the values that :meth:`extra` has returned."""
+        self._scale, self._lowest, self._n_above = extra["steps"]
+
+
+def _mean(losses):
+    """Return the mean of the losses of rounds, each with its weight."""
+    if len(losses) == 1:
+        return losses[0][0]
+    values, weights = np.array(losses).T
+    return float(np.average(values, weights=weights))
+
+
+class ShardedMachine(Sharded):
+    """Training of factorization machines on a cluster; a mixin, see ``Sharded``.
+
+    Parameters
+    ----------
+    model : BaseFM
+        Initialised; its arrays are updated in place.
+    optimizer : Optimizer
+    rows : ShardedRows
+    """
+
+    def __init__(self, model, optimizer, rows):
+        self.model, self.optimizer, self._rows = model, optimizer, rows
+        self._start(rows.cluster, rows.homes, Layout(model._tables(), optimizer))
+
+    def state(self):
+        """Return all arrays that training changes."""
+        return self.model._trained_arrays()
+
+    def gain_of_interactions(self):
+        """Return None: the rows are on the workers."""
+
+    def _sent_trainers(self):
+        rows = self._rows
+        (model,) = self._cluster.send([self.model.to_local()])
+        n_threads = self._cluster.n_threads(len(rows.shards))
+        return rows.of_shards(_shards.ShardTrainer, model, rows.fold, self._n_rounds, n_threads)
+
+    def _pooled_score(self, scores, weights, means, variances):
+        if self.model._score_name != "r2":
+            return float(np.average(scores, weights=weights))
+        loss = np.average((1 - scores) * np.where(variances > 0, variances, 1), weights=weights)
+        variance = _shards.pooled_variance(weights, means, variances)
+        return float(1 - loss / (variance if variance > 0 else 1))
+
+
+class ShardedFMTrainer(ShardedMachine, FMTrainer):
+    """Training of factorization machines on a cluster."""

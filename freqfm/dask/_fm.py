@@ -7,9 +7,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.validation import draw_seed
 from freqfm.dask import _shards
-from freqfm.dask._base import OnCluster
+from freqfm.dask._base import OnCluster, ShardedFMTrainer, ShardedRows
 from freqfm.dask._cluster import aligned_partitions
-from freqfm.dask._trainer import ShardedFMTrainer, ShardedRows
 from freqfm.estimators.fm import deepfm, ffm, fwfm, nfm, plain, rafm
 from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW, given_names
 from freqfm.estimators.fm.targets import balanced_weights

@@ -5,11 +5,13 @@ attributes of the display. Drawing requires matplotlib, ``pip install 'freqfm[pl
 ``RankingReport`` is HTML and requires nothing.
 """
 
-from freqfm.displays._comparison import RecommenderComparisonDisplay
-from freqfm.displays._interactions import InteractionStrengthsDisplay
-from freqfm.displays._popularity import MagnitudePopularityDisplay, StratifiedNDCGDisplay
+from freqfm.displays._data import (
+    InteractionStrengthsDisplay,
+    MagnitudePopularityDisplay,
+    StratifiedNDCGDisplay,
+)
+from freqfm.displays._fits import LossCurveDisplay, RecommenderComparisonDisplay, TemperatureDisplay
 from freqfm.displays._report import RankingReport
-from freqfm.displays._training import LossCurveDisplay, TemperatureDisplay
 
 __all__ = [
     "InteractionStrengthsDisplay",

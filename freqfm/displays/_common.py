@@ -6,8 +6,8 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._input.rows import split_signs
 from freqfm._messages import cut
 from freqfm.metrics._hits import as_csr
+from freqfm.model_selection._holdout import last_step, steps_of, transform
 from freqfm.model_selection._scorer import seen_by, warn_of_seen
-from freqfm.model_selection._steps import last_step, steps_of, transform
 
 
 def open_axes(ax):

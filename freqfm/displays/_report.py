@@ -12,10 +12,9 @@ from freqfm._messages import cut, shown
 from freqfm._paths import check_path
 from freqfm.displays._common import rank_held_out
 from freqfm.metrics import ndcg_at_k, ranking_report, recall_at_k, stratified_ndcg_at_k
-from freqfm.metrics._formulas import check_item_counts, strata
-from freqfm.metrics._hits import as_csr, find_hits
+from freqfm.metrics._hits import as_csr, check_item_counts, find_hits, strata
 from freqfm.metrics._ranking import top_k
-from freqfm.model_selection._steps import last_step, transform
+from freqfm.model_selection._holdout import last_step, transform
 
 _STYLE = """
 .freqfm-report {font: 14px/1.5 system-ui, sans-serif; max-width: 60em; color-scheme: light dark}

@@ -15,10 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from freqfm._components import Component, OwnConstraints, is_ours
 from freqfm._input.rows import for_users
 from freqfm._input.validation import LearnedArrays
-from freqfm._messages import cut, shown
+from freqfm._messages import cut, shown, warn_user
 from freqfm._numba.jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
-from freqfm._warnings import warn_user
 from freqfm.backends.base import ContextGroup, Snapshot, Trainer
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint

@@ -1,4 +1,6 @@
-"""Choosing the items with the highest scores.
+"""Binary search, and choosing the items with the highest scores.
+
+Choosing the items with the highest scores.
 
 A score and its item are one number of 64 bits, larger for better scores and, of equal scores, for
 smaller items. So no two are equal, and the best of all are the same in whatever order they come.
@@ -11,6 +13,22 @@ If ``k`` is small, nothing is behind: the best are sorted, and every number is i
 import numpy as np
 
 from freqfm._numba.jit import inlined, subroutine
+
+
+@inlined
+def first_above(values, begin, end, x):
+    """Return the first place at which the sorted ``values[begin:end]`` exceed ``x``, or ``end``.
+
+    The number of steps depends only on the length.
+    """
+    base = begin
+    length = end - begin
+    while length > 1:
+        half = length >> 1
+        base += half if values[base + half - 1] <= x else 0
+        length -= half
+    return base + (1 if length == 1 and values[base] <= x else 0)
+
 
 _LOW_31, _LOW_32, _SIGN = 0x7FFFFFFF, 0xFFFFFFFF, 1 << 31
 

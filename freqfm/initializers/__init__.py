@@ -2,8 +2,7 @@
 
 from freqfm._components import resolve
 from freqfm._messages import shown
-from freqfm.initializers._base import Initializer
-from freqfm.initializers._random import PRISM, Normal, XavierUniform
+from freqfm.initializers._base import PRISM, Initializer, Normal, XavierUniform
 from freqfm.initializers._spectral import Spectral
 
 __all__ = ["INITIALIZERS", "PRISM", "Initializer", "Normal", "Spectral", "XavierUniform"]

@@ -1,10 +1,12 @@
-"""The base class of initializers."""
+"""The base class of initializers, and random initial values."""
 
 from abc import abstractmethod
+from numbers import Real
 
 import numpy as np
+from sklearn.utils._param_validation import Interval
 
-from freqfm._components import Component
+from freqfm._components import NON_NEGATIVE, Component
 
 
 class Initializer(Component):
@@ -118,3 +120,140 @@ class Initializer(Component):
             Total over all tokens.
         """
         return 1.0
+
+
+class Normal(Initializer):
+    """Independent normal numbers of mean zero.
+
+    Parameters
+    ----------
+    scale : float, default=None
+        Standard deviation. None is the estimator's default; 0.001, unless its docstring names
+        another. A small value starts a factorization machine close to its linear part.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.initializers import Normal
+    >>> Normal(scale=0.1).draw((3, 2), np.random.default_rng(0)).dtype
+    dtype('float32')
+    """
+
+    _defaults = {"scale": 0.001}
+    _parameter_constraints = {"scale": [*NON_NEGATIVE, None]}
+
+    def __init__(self, scale: float | None = None):
+        self.scale = scale
+
+    def draw(self, shape, generator, counts=None):
+        """Return a table of the given shape, see :class:`Initializer`."""
+        return np.float32(self.value_of("scale")) * generator.standard_normal(
+            shape, dtype=np.float32
+        )
+
+
+class XavierUniform(Initializer):
+    """Uniform numbers between -b and b, with b = scale * sqrt(6 / (n_tokens + n_components)).
+
+    Glorot and Bengio (2010), equation (16), with the table's two dimensions as fan-in and fan-out:
+    as in the PyTorch implementation of factorization machines that Li et al. (2022) use.
+
+    Parameters
+    ----------
+    scale : float, default=1.0
+        The gain.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.initializers import XavierUniform
+    >>> bool(np.abs(XavierUniform().draw((4, 2), np.random.default_rng(0))).max() <= 1)
+    True
+    """
+
+    _parameter_constraints = {"scale": NON_NEGATIVE}
+
+    def __init__(self, scale: float = 1.0):
+        self.scale = scale
+
+    def draw(self, shape, generator, counts=None):
+        """Return a table of the given shape, see :class:`Initializer`."""
+        bound = np.float32(self.scale * np.sqrt(6.0 / (shape[0] + shape[1])))
+        return bound * (2 * generator.random(shape, dtype=np.float32) - 1)
+
+    def length_ratio(self, shape, n_known):
+        """Return the bound for all rows divided by the bound for the new rows alone."""
+        return float(np.sqrt(sum(shape) / (n_known + sum(shape))))
+
+
+class PRISM(XavierUniform):
+    """Popularity as row length: random directions, with lengths that grow with the count.
+
+    A row of uniform numbers is scaled to the exact length of equation (4) of [1]_ ::
+
+        alpha * ln(count + 2) + 1 - alpha.
+
+    A loss on cosines hardly changes lengths, so rows keep their initial lengths. A ranking by dot
+    products then favours popular items, the more so the larger alpha is. This replaces weight
+    decay, which makes lengths depend on popularity only over many epochs. A long row also turns
+    more slowly, so lengths act as learning rates by frequency as well.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Between 0, where all rows have length 1, and 1.
+    users, items : bool, default=True
+        Whether the users, and the items, of a recommender start with such lengths; otherwise they
+        start as with :class:`XavierUniform`. A user's length does not affect the ranking of items,
+        only how fast the user's direction changes.
+
+    References
+    ----------
+    .. [1] D. Loveland, M. Ju, T. Zhao, N. Shah, D. Koutra. "On the Role of Weight Decay in
+       Collaborative Filtering: A Popularity Perspective". 2025, equation (4) and appendix B.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from freqfm.initializers import PRISM
+    >>> table = PRISM().draw((3, 8), np.random.default_rng(0), np.array([0, 10, 1000]))
+    >>> np.linalg.norm(table, axis=1).round(3)
+    array([0.693, 2.485, 6.91 ], dtype=float32)
+    """
+
+    _parameter_constraints = {
+        "alpha": [Interval(Real, 0, 1, closed="both")],
+        "users": ["boolean"],
+        "items": ["boolean"],
+    }
+    lengths_matter = True
+    scale = 1.0
+
+    def __init__(self, alpha: float = 1.0, *, users: bool = True, items: bool = True):
+        self.alpha = alpha
+        self.users = users
+        self.items = items
+
+    def draw(self, shape, generator, counts=None):
+        """Return a table of the given shape, see :class:`Initializer`."""
+        counts = np.zeros(shape[0]) if counts is None else np.asarray(counts, dtype=np.float64)
+        table = super().draw(shape, generator).astype(np.float64)
+        table *= (self._length(counts) / np.linalg.norm(table, axis=1))[:, None]
+        return table.astype(np.float32)
+
+    def of_side(self, side):
+        """Return this or :class:`XavierUniform`, see :class:`Initializer`."""
+        return self if (self.users if side == "user" else self.items) else XavierUniform()
+
+    def length_ratio(self, shape, n_known):
+        """Return 1: lengths depend on counts only."""
+        return 1.0
+
+    def stretch(self, shape, n_occurrences):
+        """Return the length at the mean count divided by that of :class:`XavierUniform`."""
+        n_tokens, n_components = shape
+        plain = np.sqrt(2 * n_components / (n_tokens + n_components))
+        return float(self._length(n_occurrences / n_tokens) / plain)
+
+    def _length(self, counts):
+        return self.alpha * np.log(counts + 2) + 1 - self.alpha

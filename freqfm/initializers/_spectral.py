@@ -8,9 +8,8 @@ from sklearn.utils.extmath import svd_flip
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER, replaced
 from freqfm._input.rows import csr_of, with_one_index_type
 from freqfm._input.validation import count_columns, draw_seed
-from freqfm._threads import single_threaded_blas
-from freqfm.initializers._base import Initializer
-from freqfm.initializers._random import XavierUniform
+from freqfm._machine import single_threaded_blas
+from freqfm.initializers._base import Initializer, XavierUniform
 
 # Singular values, and rows, of less than this share of the largest are rounding errors.
 _NEGLIGIBLE = 1e-6

@@ -4,7 +4,6 @@ Factorization machines compare one score with one target; recommenders compare t
 user's items with those of others.
 """
 
-from freqfm.losses._macr import MACR
 from freqfm.losses._pointwise import Huber, LogLoss, Loss, Poisson, Quantile, SquaredError
 from freqfm.losses._ranking import (
     BPR,
@@ -19,7 +18,7 @@ from freqfm.losses._ranking import (
     SLatK,
     Softmax,
 )
-from freqfm.losses._vectors import VectorLoss
+from freqfm.losses._vectors import MACR, VectorLoss
 
 __all__ = [
     "BPR",

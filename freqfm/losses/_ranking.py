@@ -22,7 +22,7 @@ from freqfm.formulas.losses import (
     weight_of_positive,
 )
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of, log_of_one_plus
-from freqfm.losses._derivatives import warn_of_wrong_derivatives
+from freqfm.losses._pointwise import warn_of_wrong_derivatives
 
 # Divisor of the log-odds of a pair being positive in BSL's constant: fitted to the constants that
 # were best on validation data of Gowalla and MovieLens-1M.

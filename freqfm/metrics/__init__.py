@@ -16,9 +16,10 @@ from sklearn.utils import Bunch
 
 from freqfm._input.item_tables import hold_ids
 from freqfm._input.validation import as_array, check_count
-from freqfm.metrics import _formulas
+from freqfm.metrics import _hits
 from freqfm.metrics._hits import by_columns, find_hits
-from freqfm.metrics._lists import (
+from freqfm.metrics._probabilities import normalized_entropy
+from freqfm.metrics._ranking import (
     coverage_at_k,
     diversity_at_k,
     gini,
@@ -26,7 +27,6 @@ from freqfm.metrics._lists import (
     novelty_at_k,
     report_lists,
 )
-from freqfm.metrics._probabilities import normalized_entropy
 
 __all__ = [
     "average_precision_at_k",
@@ -98,7 +98,7 @@ def ndcg_at_k(
     >>> round(ndcg_at_k([{"tea", "jam"}, set()], [["gin", "tea", "egg"], ["egg", "gin"]]), 4)
     0.3869
     """
-    return _formulas.mean(_formulas.ndcg(find_hits(relevant, ranked, k)), average)
+    return _hits.mean(_hits.ndcg(find_hits(relevant, ranked, k)), average)
 
 
 def recall_at_k(
@@ -145,7 +145,7 @@ def recall_at_k(
     >>> recall_at_k([[1, 1, 1, 1]], [[3, 2]], truncated=True)
     1.0
     """
-    return _formulas.mean(_formulas.recall(find_hits(relevant, ranked, k), truncated), average)
+    return _hits.mean(_hits.recall(find_hits(relevant, ranked, k), truncated), average)
 
 
 def dislike_rate_at_k(
@@ -193,7 +193,7 @@ def dislike_rate_at_k(
     """
     hits = find_hits(relevant, ranked, k, disliked=True)
     lacking, advice = "relevant holds no dislike of any user", "give negative values"
-    return _formulas.mean(_formulas.recall(hits), average, lacking, advice)
+    return _hits.mean(_hits.recall(hits), average, lacking, advice)
 
 
 def precision_at_k(
@@ -231,7 +231,7 @@ def precision_at_k(
     >>> precision_at_k([[1, 0, 1, 0]], [[2, 3, 1, -1]])
     0.25
     """
-    return _formulas.mean(_formulas.precision(find_hits(relevant, ranked, k)), average)
+    return _hits.mean(_hits.precision(find_hits(relevant, ranked, k)), average)
 
 
 def average_precision_at_k(
@@ -269,7 +269,7 @@ def average_precision_at_k(
     >>> average_precision_at_k([[1, 0, 1, 0]], [[2, 3, 1, 0]])
     0.75
     """
-    return _formulas.mean(_formulas.average_precision(find_hits(relevant, ranked, k)), average)
+    return _hits.mean(_hits.average_precision(find_hits(relevant, ranked, k)), average)
 
 
 def hit_rate_at_k(
@@ -305,7 +305,7 @@ def hit_rate_at_k(
     >>> hit_rate_at_k([[1, 0, 0], [0, 1, 0]], [[2, 0], [0, 2]])
     0.5
     """
-    return _formulas.mean(_formulas.hit_rate(find_hits(relevant, ranked, k)), average)
+    return _hits.mean(_hits.hit_rate(find_hits(relevant, ranked, k)), average)
 
 
 def reciprocal_rank(
@@ -341,7 +341,7 @@ def reciprocal_rank(
     >>> reciprocal_rank([[1, 0, 0], [0, 1, 0]], [[2, 0], [0, 2]])
     0.25
     """
-    return _formulas.mean(_formulas.reciprocal_rank(find_hits(relevant, ranked, k)), average)
+    return _hits.mean(_hits.reciprocal_rank(find_hits(relevant, ranked, k)), average)
 
 
 def stratified_ndcg_at_k(
@@ -401,8 +401,8 @@ def stratified_ndcg_at_k(
     {'popular': 0.6131, 'neutral': 0.0, 'unpopular': 0.3066}
     """
     hits = find_hits(*by_columns(relevant, ranked, item_counts=item_counts), k)
-    parts = _formulas.stratified_ndcg(hits, _formulas.strata(item_counts, edges, hits))
-    return Bunch(**{name: _formulas.mean(part, average) for name, part in parts.items()})
+    parts = _hits.stratified_ndcg(hits, _hits.strata(item_counts, edges, hits))
+    return Bunch(**{name: _hits.mean(part, average) for name, part in parts.items()})
 
 
 def ranking_report(
@@ -464,19 +464,19 @@ def ranking_report(
     given = {"item_counts": item_counts, "item_vectors": item_vectors}
     relevant, ranked = by_columns(relevant, ranked, **given)
     hits = find_hits(relevant, ranked, None if k is None else max(ks))
-    strata = None if item_counts is None else _formulas.strata(item_counts, edges, hits)
+    strata = None if item_counts is None else _hits.strata(item_counts, edges, hits)
     mistakes = find_hits(relevant, ranked, hits.places.shape[1], disliked=True)
     report = {}
     for one in ks:
         part = hits._replace(places=hits.places[:, :one], ranked=hits.ranked[:, :one])
-        values = {name: formula(part) for name, formula in _formulas.FORMULAS.items()}
+        values = {name: formula(part) for name, formula in _hits.FORMULAS.items()}
         if strata is not None:
-            parts = _formulas.stratified_ndcg(part, strata)
+            parts = _hits.stratified_ndcg(part, strata)
             values |= {f"ndcg_{name}": value for name, value in parts.items()}
-        values = {name: _formulas.mean(value, True) for name, value in values.items()}
+        values = {name: _hits.mean(value, True) for name, value in values.items()}
         if mistakes.n_relevant.any():
             found = mistakes._replace(places=mistakes.places[:, :one])
-            values["dislike_rate"] = _formulas.mean(_formulas.recall(found), True)
+            values["dislike_rate"] = _hits.mean(_hits.recall(found), True)
         if has_columns:
             values |= report_lists(part.ranked, hits.n_items, item_counts, item_vectors)
         report |= {f"{name}@{part.places.shape[1]}": value for name, value in values.items()}

@@ -12,7 +12,7 @@ from freqfm.model_selection._scorer import make_ranking_scorer
 from freqfm.model_selection._splitters import GlobalTimeSplit, LeaveLastOut, WarmStartKFold
 
 # Names of parts that import this one, for which they are found when they are used.
-_LAZY = {"compare_recommenders": "freqfm.estimators.comparison.compare"}
+_LAZY = {"compare_recommenders": "freqfm.estimators.comparison"}
 
 __all__ = [
     "GlobalTimeSplit",

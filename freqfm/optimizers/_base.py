@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._components import POSITIVE, Component, try_formula
-from freqfm._memory import aligned_zeros
+from freqfm._machine import aligned_zeros
+from freqfm._messages import warn_once
 from freqfm._numba.jit import as_python, python_function
-from freqfm._warnings import warn_once
 from freqfm.backends.base import UpdateRule
 from freqfm.formulas import codes
 from freqfm.formulas.steps import step_replacements

@@ -6,6 +6,6 @@ fewer in another order. They need no model, and take the results of any other li
 
 from freqfm.reranking._calibration import calibrate
 from freqfm.reranking._diversity import diversify
-from freqfm.reranking._rules import boost, limit_per_group
+from freqfm.reranking._lists import boost, limit_per_group
 
 __all__ = ["boost", "calibrate", "diversify", "limit_per_group"]

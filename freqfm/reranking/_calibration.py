@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from freqfm._input.item_tables import category_shares, history_shares
 from freqfm._input.rows import concatenated_ranges, slices
 from freqfm._input.validation import check_number
-from freqfm.metrics._lists import SMOOTHING
+from freqfm.metrics._ranking import SMOOTHING
 from freqfm.reranking._lists import Given
 
 # Candidates of users, and users' shares of categories, that are looked at at once.

@@ -36,11 +36,9 @@ from functools import partial
 
 from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import QuerySampler, Sampler, proposal_of
-from freqfm.samplers._hard import DNS, SelfAdversarial
+from freqfm.samplers._hard import AOBPR, DNS, SelfAdversarial
 from freqfm.samplers._kernel import Kernel
-from freqfm.samplers._midx import MIDX
-from freqfm.samplers._pris import PRIS
-from freqfm.samplers._ranked import AOBPR
+from freqfm.samplers._midx import MIDX, PRIS
 from freqfm.samplers._static import Full, InBatch, Popularity, Uniform
 
 __all__ = [

@@ -20,7 +20,7 @@ from freqfm._input.validation import (
     named,
     refuse_dates,
 )
-from freqfm._threads import single_threaded_blas
+from freqfm._machine import single_threaded_blas
 from freqfm.backends.base import Stream
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import Proposal

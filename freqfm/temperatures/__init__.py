@@ -6,8 +6,7 @@ epoch.
 
 from freqfm.temperatures._adaptive import AdapTau, AdapTau0, DensityTemperature
 from freqfm.temperatures._base import FixedTemperature, Snapshot, Temperature
-from freqfm.temperatures._learned import LearnedTemperature, LearnedUserTemperature
-from freqfm.temperatures._network import CuTau
+from freqfm.temperatures._learned import CuTau, LearnedTemperature, LearnedUserTemperature
 
 __all__ = [
     "TEMPERATURES",

@@ -543,7 +543,7 @@ def test_a_warm_start_knows_classes_that_its_rows_lack(client, rows):
 def test_early_stopping_is_automatic_by_the_rows_of_all_shards(monkeypatch, n_rows, early):
     # Plain Python stands in for the workers.
     shares = []
-    rows = importlib.import_module("freqfm.dask._trainer").ShardedRows(
+    rows = importlib.import_module("freqfm.dask._base").ShardedRows(
         None, ["a", "b"], ["c", "d"], 1, [n_rows // 2] * 2
     )
     monkeypatch.setattr("freqfm.dask._fm.AUTO_EARLY_STOPPING", 10_000)

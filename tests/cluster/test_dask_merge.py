@@ -13,8 +13,9 @@ from freqfm.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 
 pytest.importorskip("distributed")
 
-from freqfm.dask import _shards, _trainer
-from freqfm.dask._merge import (
+from freqfm.dask import _base, _shards
+from freqfm.dask._mf import item_tables
+from freqfm.dask._shards import (
     LARGEST,
     MEANS,
     SUMS,
@@ -24,7 +25,6 @@ from freqfm.dask._merge import (
     is_summed,
     merge,
 )
-from freqfm.dask._users import item_tables
 
 # How often each of three shards has seen each of six rows; nobody has seen the last.
 COUNTS = np.array([[1, 4, 0, 2, 8, 0], [1, 0, 3, 2, 1, 0], [2, 0, 0, 2, 1, 0]], dtype=np.float32)
@@ -170,8 +170,8 @@ def test_variances_of_parts_are_those_of_all():
 
 
 def test_mean_loss_of_rounds_counts_their_weights():
-    assert _trainer._mean([(0.3, 0.0)]) == 0.3
-    assert _trainer._mean([(1.0, 3.0), (2.0, 1.0), (5.0, 0.0)]) == pytest.approx(1.25)
+    assert _base._mean([(0.3, 0.0)]) == 0.3
+    assert _base._mean([(1.0, 3.0), (2.0, 1.0), (5.0, 0.0)]) == pytest.approx(1.25)
 
 
 def test_every_shard_has_a_seed():
@@ -181,7 +181,7 @@ def test_every_shard_has_a_seed():
 
 
 def test_steps_of_merges_follow_the_loss():
-    trainer = _trainer.Sharded.__new__(_trainer.Sharded)
+    trainer = _base.Sharded.__new__(_base.Sharded)
     trainer._cluster, trainer.model = SimpleNamespace(workers=["a", "b"]), SimpleNamespace()
     trainer._start_merging(4)
     curve, scales = [], []
@@ -196,13 +196,13 @@ def test_steps_of_merges_follow_the_loss():
         trainer._watch(0.1)
     # No longer than with all changes added up.
     assert trainer._scale == 2
-    steps, other = trainer.extra(), _trainer.Sharded.__new__(_trainer.Sharded)
+    steps, other = trainer.extra(), _base.Sharded.__new__(_base.Sharded)
     other.restore_extra(steps)
     assert (other._scale, other._lowest, other._n_above) == (2, 0.1, 0)
 
 
 def test_small_rises_are_noise_if_the_loss_has_fallen_far():
-    trainer = _trainer.Sharded.__new__(_trainer.Sharded)
+    trainer = _base.Sharded.__new__(_base.Sharded)
     trainer._cluster, trainer._least_rise = SimpleNamespace(workers=["a"]), 0.1
     trainer._start_merging(2)
     trainer.model = SimpleNamespace(loss_curve_=[1.0])
@@ -218,7 +218,7 @@ def test_r2_of_all_shards_with_constant_targets_in_one():
     for part, weight, error in zip(parts, weights, errors, strict=True):
         total, mean, variance = _shards.moments(part, weight)
         facts.append((1 - error / (variance or 1), total, mean, variance))
-    trainer = _trainer.ShardedMachine.__new__(_trainer.ShardedMachine)
+    trainer = _base.ShardedMachine.__new__(_base.ShardedMachine)
     trainer.model, trainer._retried = SimpleNamespace(_score_name="r2"), lambda work: facts
     weight, values = np.concatenate(weights), np.concatenate(parts)
     variance = _shards.moments(values, weight)[2]
@@ -239,5 +239,5 @@ def test_rows_of_a_shard_are_held_out_and_shared_out_at_random(clicks):
     assert [len(part) for part in parts] == [15] * 4
     assert_array_equal(np.sort(np.concatenate(parts)), np.arange(60))
     assert all((np.diff(part) > 1).any() for part in parts)
-    rows = _trainer.ShardedRows(None, [], [], 1, [30, 50, 40])
+    rows = _base.ShardedRows(None, [], [], 1, [30, 50, 40])
     assert rows.n_trained == 50

@@ -15,7 +15,7 @@ import numba
 import pytest
 from processes import ROOT, python
 
-from freqfm._numba import code_cache, code_files
+from freqfm._numba import code_cache
 from freqfm._numba.jit import JIT_DISABLED, cache_directory
 
 pytestmark = [
@@ -143,7 +143,7 @@ def test_names_of_files_say_what_code_is_compiled_for(monkeypatch):
     processors = [SimpleNamespace(magic_tuple=lambda kind=kind: kind) for kind in ("old", "new")]
 
     def names():
-        cache = code_files.KernelCache(code_files.load)
+        cache = code_cache.KernelCache(code_cache.load)
         kinds = itertools.product([("float32",), ("float64",)], processors)
         return {cache._name(*kind) for kind in kinds}
 
@@ -233,7 +233,8 @@ IS_ROOT = os.name == "posix" and os.geteuid() == 0
 DROP_PRIVILEGES = """
 import numba
 numba.njit(lambda x: x)(1)
-from freqfm._numba import code_files, compiler
+from freqfm._numba import code_cache as code_cache
+from freqfm._numba import compiler
 os.seteuid(65534)
 """
 
@@ -293,7 +294,7 @@ def test_folder_that_others_may_write_to_is_refused(script, cache):
 def folders(monkeypatch, tmp_path):
     """Return a cache's folders, from the root on, and a function that asks for its use."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(code_files, "_warned", [])
+    monkeypatch.setattr(code_cache, "_warned", [])
     ask = cache_directory.__wrapped__
     folder = ask()
     return [folder.parents[1], folder.parent, folder], ask

@@ -26,9 +26,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 
 from freqfm import _numba
-from freqfm._numba import code_files, compiler, jit
-from freqfm._numba.code_cache import names_used
-from freqfm._numba.code_files import KernelCache
+from freqfm._numba import code_cache as code_cache
+from freqfm._numba import compiler, jit
+from freqfm._numba.code_cache import KernelCache, names_used
 
 pytestmark = pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
 
@@ -409,17 +409,17 @@ def test_kernels_are_compiled_without_the_cheaper_compiler(compile_example, monk
     check_fallback(compile_example, "Error: ")
 
 
-@each("owner, name", list(names_of_numba(code_files)))
+@each("owner, name", list(names_of_numba(code_cache)))
 def test_without_a_name_of_numba_nothing_is_kept(owner, name):
     with pytest.MonkeyPatch.context() as patch:
-        import_without(patch, code_files, owner, name)
+        import_without(patch, code_cache, owner, name)
         with pytest.warns(UserWarning, match=f"Error: .*{name}.* for itself"):
             jit._keep_on_disk(jit.inlined)
 
 
 def test_what_cannot_be_kept_on_disk_is_run(kernel, monkeypatch):
     compiled = kernel(ours(lambda x: x + 1))
-    monkeypatch.setattr(code_files.KernelCache, "__init__", broken)
+    monkeypatch.setattr(code_cache.KernelCache, "__init__", broken)
     with pytest.warns(UserWarning, match="takes other arguments by now.* for itself"):
         jit._keep_on_disk(compiled)
     assert compiled(1) == 2
@@ -467,7 +467,7 @@ def test_signals_wait_while_llvm_calls_python(kernel, interrupted):
 @pytest.mark.skipif(jit.cache_directory() is None, reason="nothing is kept on disk")
 @pytest.mark.parametrize("does", ["load", "save"])
 def test_signals_wait_while_compiled_code_is_read_or_written(does, interrupted):
-    ended = interrupted(code_files, does, lambda *args: None)
+    ended = interrupted(code_cache, does, lambda *args: None)
     compiled = SimpleNamespace(
         codegen=cpu_target.target_context.codegen(),
         library=SimpleNamespace(has_dynamic_globals=False),

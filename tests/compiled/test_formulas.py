@@ -9,14 +9,14 @@ from numpy.testing import assert_allclose
 from scipy.special import ndtri
 
 from freqfm._numba.jit import as_python
-from freqfm.formulas import losses, rng, sampling_laws, search, steps
+from freqfm.formulas import losses, rng, sampling_laws, selection, steps
 from freqfm.optimizers import SGD
 
 
 @each("n", range(9))
 @each("begin", [0, 1, 3])
 def test_first_above(n, begin):
-    first_above = as_python(search.first_above)
+    first_above = as_python(selection.first_above)
     # Around the part that is searched are numbers that would be found.
     values = np.concatenate([np.full(begin, 99), np.arange(n) // 2 * 2, np.full(3, -99)])
     for x in range(-2, 11):

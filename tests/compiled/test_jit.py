@@ -15,7 +15,8 @@ from numba.core.codegen import JITCodeLibrary
 from processes import ROOT, python
 
 from freqfm import MFRecommender
-from freqfm._numba import code_files, jit
+from freqfm._numba import code_cache as code_cache
+from freqfm._numba import jit
 from freqfm.samplers import Uniform
 
 # The estimators in every way that could ask a kernel for a second signature, or in every n-th one,
@@ -362,8 +363,8 @@ def test_inner_functions_have_no_way_in_from_python():
 
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
 def test_code_for_types_that_cannot_be_imported_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(code_files, "checked_directory", lambda: tmp_path)
-    monkeypatch.setattr(code_files, "_warned", [])
+    monkeypatch.setattr(code_cache, "checked_directory", lambda: tmp_path)
+    monkeypatch.setattr(code_cache, "_warned", [])
 
     class Pair(NamedTuple):
         first: int

@@ -2,16 +2,15 @@
 
 import pytest
 
-from freqfm._numba import code_files
+from freqfm._numba import code_cache as code_cache
 from freqfm.backends.cuda import kernel_files
-from freqfm.backends.cuda.fm.batch import TRAIN
-from freqfm.backends.cuda.fm.scores import SCORE
+from freqfm.backends.cuda.fm.batch import SCORE, TRAIN
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_files, "cache_directory", lambda: tmp_path)
-    monkeypatch.setattr(code_files, "checked_directory", lambda: tmp_path)
+    monkeypatch.setattr(code_cache, "checked_directory", lambda: tmp_path)
     return tmp_path
 
 
@@ -62,7 +61,7 @@ def test_files_of_others_are_not_loaded(folder, monkeypatch):
     def refuse():
         raise PermissionError("belongs to another user")
 
-    monkeypatch.setattr(code_files, "checked_directory", refuse)
+    monkeypatch.setattr(code_cache, "checked_directory", refuse)
     assert kernel_files.load("a") is None
     kernel_files.save("b", 3)
     assert [path.name for path in folder.iterdir()] == ["a"]

@@ -19,7 +19,7 @@ from scipy import stats
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
 from freqfm._components import resolve
-from freqfm._warnings import warn_once
+from freqfm._messages import warn_once
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.mf_components import resolve_components
 from freqfm.formulas import codes

@@ -21,7 +21,7 @@ from test_mf_kernels import (
 from freqfm import MFRecommender
 from freqfm._numba.jit import kernel, specialised
 from freqfm.backbones import LightGCN
-from freqfm.backends.cpu.ranking.drawing import DRAWS
+from freqfm.backends.cpu.ranking.family import DRAWS
 from freqfm.datasets import make_interactions
 from freqfm.formulas.rng import hash64, stream_key
 from freqfm.formulas.sampling_laws import (

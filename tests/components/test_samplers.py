@@ -442,7 +442,7 @@ def test_each_cluster_has_a_codeword(seed):
 
 
 def test_subsample_of_many_items(monkeypatch):
-    from freqfm import _quantization
+    from freqfm import _dense as _quantization
 
     items = clustered(np.random.default_rng(2), 3000, 6)
     whole = MIDX().fit(items, random_state=0)

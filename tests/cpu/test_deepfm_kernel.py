@@ -24,7 +24,7 @@ from freqfm import DeepFMClassifier, DeepFMRegressor, NFMClassifier, NFMRegresso
 from freqfm._input.validation import canonical_csr
 from freqfm.backends.base import FMWeights
 from freqfm.backends.cpu.fm import deep as deepfm
-from freqfm.backends.cpu.fm import dense
+from freqfm.backends.cpu.fm import deep as dense
 from freqfm.optimizers import SGD, Adagrad, Adam
 
 FIELDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 1, 1, 0])

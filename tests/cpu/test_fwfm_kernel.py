@@ -22,7 +22,8 @@ from test_numpy_backend import (  # noqa: F401
 from freqfm import FMClassifier, FMRegressor, FwFMClassifier, FwFMRegressor, backends
 from freqfm._input.validation import canonical_csr
 from freqfm.backends.base import FMWeights
-from freqfm.backends.cpu.fm import dense, fwfm
+from freqfm.backends.cpu.fm import deep as dense
+from freqfm.backends.cpu.fm import fields as fwfm
 from freqfm.optimizers import SGD, Adagrad, Adam
 
 #: Fields of several entries in a row and of one, in no order.

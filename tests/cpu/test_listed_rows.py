@@ -6,11 +6,11 @@ from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 
 from freqfm._numba.jit import kernel
-from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
-from freqfm.backends.cpu.ownership import owner
-from freqfm.backends.cpu.ranking.drawing import is_known
+from freqfm.backends.cpu.ranking.family import is_known
 from freqfm.backends.cpu.ranking.pairwise import Pairwise
+from freqfm.backends.cpu.tables import owner
 from freqfm.backends.cpu.vectors import contains
+from freqfm.backends.cpu.word2vec import Listed, add_rows, score_rows
 
 
 @kernel

@@ -34,10 +34,10 @@ from freqfm import (
 )
 from freqfm._input import validation as _validation
 from freqfm._input.validation import count_threads
+from freqfm._machine import single_threaded_blas
+from freqfm._messages import warn_once
 from freqfm._numba import instructions
 from freqfm._numba.jit import JIT_DISABLED, KERNELS, kernel
-from freqfm._threads import single_threaded_blas
-from freqfm._warnings import warn_once
 from freqfm.backends.cpu import team as team_module
 from freqfm.backends.cpu.fm.plain import fm_train
 from freqfm.backends.cpu.team import Team, wait

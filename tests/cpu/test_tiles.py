@@ -1,18 +1,17 @@
-"""How matrix products are cut into tiles."""
+"""How matrix products are cut into vectors."""
 
 import numpy as np
 import pytest
 
 from freqfm._numba.jit import python_function
-from freqfm.backends.cpu import tiles
-from freqfm.backends.cpu.vae import layers as vae
+from freqfm.backends.cpu import vae, vectors
 
 MOST = 80
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 79, 80, 81, 160, 161, 287, 1028, 40_981])
 def test_two_threads_have_the_same_number_of_rows(n):
-    height = python_function(tiles.tile_height)(n, MOST)
+    height = python_function(vectors.tile_height)(n, MOST)
     assert 1 <= height <= MOST
     sizes = np.diff([*range(0, n, height), n])
     assert sizes.sum() == n
@@ -22,11 +21,11 @@ def test_two_threads_have_the_same_number_of_rows(n):
 
 @pytest.mark.parametrize("shape", [(1, 1), (80, 16), (81, 130), (400, 512), (7, 1000)])
 def test_tiles_cover_a_matrix_once(shape):
-    height, width = (python_function(tiles.tile_height)(n, MOST) for n in shape)
+    height, width = (python_function(vectors.tile_height)(n, MOST) for n in shape)
     covered = np.zeros(shape, dtype=int)
-    count = python_function(tiles.n_tiles)
+    count = python_function(vectors.n_tiles)
     for t in range(count(shape[0], height) * count(shape[1], width)):
-        top, bottom, left, right = python_function(tiles.tile_of)(
+        top, bottom, left, right = python_function(vectors.tile_of)(
             t, shape[0], height, shape[1], width
         )
         assert top < bottom

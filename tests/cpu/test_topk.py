@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
+from freqfm._machine import single_threaded_blas
 from freqfm._numba.jit import JIT_DISABLED
-from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Exclusions
 from freqfm.backends.cpu import topk
 from freqfm.backends.cpu.team import Team

@@ -10,11 +10,10 @@ from test_numpy_backend import covering, label
 
 from freqfm import FastVAERecommender, backends
 from freqfm.backends.base import AutoencoderProblem, Histories, Stream, TrainedTable
-from freqfm.backends.cpu.vae.layers import N_CHUNKS, TILE
-from freqfm.backends.cpu.vae.trainer import AutoencoderTrainer
+from freqfm.backends.cpu.vae import N_CHUNKS, TILE, AutoencoderTrainer
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.gradient import Known
-from freqfm.estimators.recommenders.vae_trainer import _NOISE, VAETrainer
+from freqfm.estimators.recommenders.vae import _NOISE, VAETrainer
 from freqfm.estimators.tables import make_rule
 from freqfm.formulas.rng import key_of
 from freqfm.metrics import ndcg_at_k

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from freqfm.backends.base import UpdateRule
-from freqfm.backends.cuda.constants import kind_of, with_constants
+from freqfm.backends.cuda.device import kind_of, with_constants
 from freqfm.backends.cuda.tables import Step
 
 

@@ -12,8 +12,7 @@ pytest.importorskip("numba.cuda")
 from freqfm import backends
 from freqfm.backends import cuda
 from freqfm.backends.cuda import device
-from freqfm.backends.cuda.fm.batch import TRAIN
-from freqfm.backends.cuda.fm.scores import SCORE
+from freqfm.backends.cuda.fm.batch import SCORE, TRAIN
 
 
 class Gpu:

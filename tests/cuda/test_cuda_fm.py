@@ -21,9 +21,9 @@ from freqfm import (
     backends,
 )
 from freqfm.backends.cuda.backend import CUDABackend
-from freqfm.backends.cuda.fm import towers
+from freqfm.backends.cuda.fm import layers as towers
 from freqfm.backends.cuda.fm import trainer as fm_trainer
-from freqfm.backends.cuda.fm.occurrences import EpochSort
+from freqfm.backends.cuda.fm.batch import EpochSort
 from freqfm.optimizers import SGD, Adagrad
 
 pytestmark = pytest.mark.slow  # compiles or emulates many combinations

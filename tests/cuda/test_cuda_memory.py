@@ -22,7 +22,7 @@ from freqfm import (
 )
 from freqfm.backbones import LightGCN
 from freqfm.backends.base import Trainer
-from freqfm.backends.cuda import quantization
+from freqfm.backends.cuda import memory as quantization
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.memory import DeviceTrainer
 from freqfm.callbacks import resume

@@ -11,7 +11,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 from freqfm import DeepFMClassifier, FFMClassifier, FwFMClassifier, WithFields
 from freqfm._input import validation
-from freqfm.datasets import dump_libffm, libffm, load_libffm, make_clicks
+from freqfm.datasets import dump_libffm, load_libffm, make_clicks
+from freqfm.datasets import text_files as libffm
 
 FIELDS = np.repeat([3, 0, 7], [30, 20, 5])
 

@@ -17,7 +17,8 @@ from scipy import sparse
 from scipy.io import mmwrite
 from scipy.sparse import coo_array, csr_array, save_npz
 
-from freqfm.datasets import _ratings, load_interactions, make_interactions
+from freqfm.datasets import interaction_files as _ratings
+from freqfm.datasets import load_interactions, make_interactions
 
 # Matrices
 

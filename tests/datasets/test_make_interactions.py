@@ -177,7 +177,7 @@ def test_random_state_fixes_the_interactions():
 
 
 def test_blocks_are_seamless(monkeypatch):
-    from freqfm.datasets import interactions
+    from freqfm.datasets import synthetic as interactions
 
     monkeypatch.setattr(interactions, "BLOCK_SIZE", 100)
     X, model = make_interactions(return_model=True, random_state=0)

@@ -21,7 +21,7 @@ from freqfm import (
     PopularityRecommender,
 )
 from freqfm.datasets import make_interactions
-from freqfm.estimators.comparison import compare
+from freqfm.estimators import comparison as compare
 from freqfm.metrics import coverage_at_k, ndcg_at_k
 from freqfm.model_selection import (
     GlobalTimeSplit,

@@ -120,7 +120,7 @@ def test_fits_without_epochs_end_after_a_part(model, interrupted_phase, data, mo
 
         yield report
 
-    for name in (module, "freqfm.estimators.recommenders.closed_form.item_weights"):
+    for name in (module, "freqfm.estimators.recommenders.closed_form.base"):
         monkeypatch.setattr(f"{name}.announced_parts", parts, raising=False)
     monkeypatch.setattr(f"{module}._BLOCK_SIZE", 100, raising=False)
     weights = expected.item_weights_

@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from freqfm.formulas.search import first_above
+from freqfm.formulas.selection import first_above
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float64])

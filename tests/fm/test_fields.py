@@ -35,7 +35,7 @@ from freqfm import (
 )
 from freqfm._input.validation import canonical_csr
 from freqfm.datasets import IncrementalOneHotEncoder, RowStream
-from freqfm.estimators.fm.factors.fields import _find_categories
+from freqfm.estimators.fm.field_factors import _find_categories
 
 EACH = pytest.mark.parametrize("cls", WITH_FIELDS)
 

@@ -18,7 +18,7 @@ from freqfm import (
     WithFields,
     column_fields,
 )
-from freqfm._input.field_rows import FieldRows
+from freqfm._input.rows import FieldRows
 from freqfm.datasets import IncrementalOneHotEncoder, RowStream
 from freqfm.initializers import Initializer, Normal, XavierUniform
 from freqfm.optimizers import OPTIMIZERS, Adam

@@ -20,7 +20,7 @@ from freqfm import (
     RaFMClassifier,
 )
 from freqfm.datasets import make_clicks
-from freqfm.estimators.fm import parts
+from freqfm.estimators.fm import validation as parts
 from freqfm.optimizers import OPTIMIZERS
 
 FIELDS = np.repeat([0, 1, 2], [2000, 900, 100])

@@ -13,8 +13,9 @@ from sklearn.preprocessing import OneHotEncoder
 from freqfm import FFMClassifier, FMClassifier, FMRegressor
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import RowStream
-from freqfm.estimators.fm import base, penalties
-from freqfm.estimators.fm.penalties import penalties_to_try, phase_beside
+from freqfm.estimators.fm import base
+from freqfm.estimators.fm import validation as penalties
+from freqfm.estimators.fm.validation import penalties_to_try, phase_beside
 from freqfm.estimators.training import Phase
 from freqfm.exceptions import DivergenceError
 

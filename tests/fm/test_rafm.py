@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm.datasets import make_clicks
-from freqfm.estimators.fm.factors.layout import assign_levels
+from freqfm.estimators.fm.factors import assign_levels
 from freqfm.optimizers import Adam
 
 

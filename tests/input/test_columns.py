@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 
 from freqfm import ALSRecommender, InteractionRecommender, MFRecommender
-from freqfm._warnings import warn_once
+from freqfm._messages import warn_once
 from freqfm.model_selection import (
     GlobalTimeSplit,
     LeaveLastOut,

@@ -8,8 +8,8 @@ from helpers import each
 from scipy import sparse
 
 from freqfm import ALSRecommender, FastVAERecommender, FMRegressor, MFRecommender
-from freqfm._input.matrix_input import refuse_table
-from freqfm._warnings import warn_once
+from freqfm._input.item_tables import refuse_table
+from freqfm._messages import warn_once
 from freqfm.model_selection import make_ranking_scorer
 
 RNG = np.random.default_rng(0)

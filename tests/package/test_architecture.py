@@ -25,14 +25,11 @@ AXES = [
 ]
 BELOW_AXES = {
     "_dense",
-    "_quantization",
     "_input",
     "_numba",
-    "_memory",
+    "_machine",
     "_components",
     "_messages",
-    "_threads",
-    "_warnings",
     "exceptions",
     "formulas",
     "backends",
@@ -40,36 +37,30 @@ BELOW_AXES = {
 MAY_IMPORT = {
     "exceptions": set(),
     "_dense": set(),
-    "_quantization": {"_dense"},
-    "_memory": set(),
+    "_machine": {"_signals"},
     "_messages": set(),
     "_paths": {"_messages"},
     "_signals": set(),
-    "_threads": {"_memory", "_signals"},
-    "_warnings": set(),
-    "callbacks": {"_messages", "_paths", "_warnings"},
-    "_numba": {"_memory", "_messages", "_signals", "_warnings"},
+    "callbacks": {"_messages", "_paths"},
+    "_numba": {"_machine", "_messages", "_signals"},
     "_components": {"_numba", "_messages"},
-    "_versions": {"_numba", "_threads", "_warnings", "backends"},
-    "_input": {"_messages", "_threads", "_warnings", "exceptions"},
-    "datasets": {"_input", "_messages", "_paths", "_versions", "_warnings", "exceptions"},
+    "_versions": {"_numba", "_machine", "_messages", "backends"},
+    "_input": {"_messages", "_machine", "exceptions"},
+    "datasets": {"_input", "_messages", "_paths", "_versions", "exceptions"},
     "formulas": {"_numba"},
     "backends": {
         "_dense",
         "_input",
         "_numba",
-        "_memory",
+        "_machine",
         "_messages",
         "_signals",
-        "_quantization",
-        "_threads",
-        "_warnings",
         "formulas",
     },
     **{axis: BELOW_AXES for axis in AXES},
     "metrics": BELOW_AXES,
     "reranking": {*BELOW_AXES, "metrics"},
-    "model_selection": {"_input", "_messages", "_warnings", "exceptions", "metrics"},
+    "model_selection": {"_input", "_messages", "exceptions", "metrics"},
     "displays": {"_input", "_messages", "_paths", "metrics", "model_selection"},
     "estimators": {
         *BELOW_AXES,
@@ -107,9 +98,7 @@ MAY_IMPORT = {
 }
 
 # Names that are documented in a part below that of their module, and found when they are used.
-FOUND_ABOVE = {
-    "freqfm.model_selection": {"compare_recommenders": "freqfm.estimators.comparison.compare"}
-}
+FOUND_ABOVE = {"freqfm.model_selection": {"compare_recommenders": "freqfm.estimators.comparison"}}
 
 # Heavy or optional; they are imported inside the functions that need them.
 NOT_AT_MODULE_LEVEL = {
@@ -470,7 +459,7 @@ def test_public_names_resolve():
         ),
         ("freqfm.metrics", "from freqfm.backends.cpu.topk import top_k", "backends.get()"),
         ("freqfm.estimators.fm.plain", "from ...backends.cpu import team", "backends.get()"),
-        ("freqfm.datasets.criteo", "from freqfm._numba import jit", "import _numba"),
+        ("freqfm.datasets.text_files", "from freqfm._numba import jit", "import _numba"),
         ("freqfm._components", "from . import losses", "import losses"),
         (
             "freqfm._numba.jit",

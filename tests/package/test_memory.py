@@ -22,11 +22,12 @@ from freqfm._input import rows as _rows
 from freqfm._input import validation
 from freqfm._input.rows import stack_rows, take_rows
 from freqfm._input.validation import canonical_csr, count_columns, validate_weights
-from freqfm._memory import aligned_zeros, as_aligned, check_room
+from freqfm._machine import aligned_zeros, as_aligned, check_room
 from freqfm.backends.cpu import team
 from freqfm.backends.cpu.fm import prepared
 from freqfm.datasets import make_interactions
-from freqfm.estimators.fm import base, penalties
+from freqfm.estimators.fm import base
+from freqfm.estimators.fm import validation as penalties
 from freqfm.estimators.recommenders import index, trained
 from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
 from freqfm.temperatures import AdapTau0, Snapshot, _adaptive

@@ -19,8 +19,8 @@ from freqfm import (
     ItemKNNRecommender,
 )
 from freqfm.datasets import make_interactions
-from freqfm.estimators.blend import recommender as blend
-from freqfm.estimators.blend.selection import HeldOutUsers, find_weights, forward_selection
+from freqfm.estimators.recommenders import blend
+from freqfm.estimators.recommenders.blend import HeldOutUsers, find_weights, forward_selection
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 

@@ -6,7 +6,8 @@ from helpers import check_matrix_recommender, each, weighted_interactions
 from numpy.testing import assert_allclose, assert_array_equal
 
 from freqfm import EASERecommender
-from freqfm.estimators.recommenders.closed_form import ease, item_weights
+from freqfm.estimators.recommenders.closed_form import base as item_weights
+from freqfm.estimators.recommenders.closed_form import ease
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from scipy import sparse
 
 from freqfm import GraphFilterRecommender
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.closed_form import graph_filter, item_weights
+from freqfm.estimators.recommenders.closed_form import base as item_weights
+from freqfm.estimators.recommenders.closed_form import graph_filter
 
 
 @pytest.fixture(scope="module")

@@ -5,21 +5,35 @@ import functools
 import numpy as np
 
 from freqfm.backends.base import Backend
-from freqfm.backends.cpu.diversity import diversify
-from freqfm.backends.cpu.fm.labels import MOST_FEATURES_PER_ENTRY, label_tokens
-from freqfm.backends.cpu.fm.pointwise import expected_targets, sum_losses
+from freqfm.backends.cpu.fm.prepared import (
+    MOST_FEATURES_PER_ENTRY,
+    expected_targets,
+    label_tokens,
+    sum_losses,
+)
 from freqfm.backends.cpu.fm.trainer import FMEpochs, fm_scores
-from freqfm.backends.cpu.random import permutation, standard_normal, uniform
 from freqfm.backends.cpu.ranking.fold_in import fold_in
 from freqfm.backends.cpu.ranking.least_squares import least_squares
 from freqfm.backends.cpu.ranking.propagation import Propagation
 from freqfm.backends.cpu.ranking.trainer import CPURankingTrainer
-from freqfm.backends.cpu.sampling import alias_tables, draw, draw_lists
-from freqfm.backends.cpu.sparse_topk import sparse_blocks, sparse_top_k
+from freqfm.backends.cpu.sampling import (
+    alias_tables,
+    draw,
+    draw_lists,
+    permutation,
+    standard_normal,
+    uniform,
+)
+from freqfm.backends.cpu.tables import TableTrainer
 from freqfm.backends.cpu.team import Team
-from freqfm.backends.cpu.topk import top_k, top_k_of_candidates
-from freqfm.backends.cpu.training import TableTrainer
-from freqfm.backends.cpu.vae.trainer import AutoencoderTrainer, sum_histories
+from freqfm.backends.cpu.topk import (
+    diversify,
+    sparse_blocks,
+    sparse_top_k,
+    top_k,
+    top_k_of_candidates,
+)
+from freqfm.backends.cpu.vae import AutoencoderTrainer, sum_histories
 from freqfm.backends.cpu.word2vec import Word2VecTrainer
 
 

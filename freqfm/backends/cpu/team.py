@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._memory import check_room
+from freqfm._machine import check_room
+from freqfm._messages import warn_user
 from freqfm._numba.instructions import atomic_add, atomic_load, pause, sleep
 from freqfm._numba.jit import JIT_DISABLED, inlined, kernel, specialised, subroutine
 from freqfm._signals import hold_signals
-from freqfm._warnings import warn_user
 
 # Slots of the barrier array, cache lines apart: threads that have arrived, the barrier's
 # generation, and whether the call was aborted, beside how often to spin before sleeping. Then, for

@@ -1,4 +1,6 @@
-"""The best items of every query: scores, exclusions and the choice in one pass.
+"""The best items of every query, by dense or sparse vectors, relevant or diverse.
+
+The best items of every query: scores, exclusions and the choice in one pass.
 
 Scores are computed tile by tile, as matrix products of some queries with some items. While a
 tile is still in the cache, excluded items are struck out, and every query's scores are compared
@@ -12,6 +14,12 @@ one by one; all other items rank behind the best k.
 
 No score exceeds the product of the lengths of its vectors. For many queries, items may therefore be
 taken in descending order of their lengths: most queries are done after the longest ones.
+
+Maximal marginal relevance: choosing items that are relevant and unlike those chosen before.
+
+The largest cosine of an item with those chosen only grows, so its worth only falls. An item is
+compared with the items chosen since it was last looked at only if its worth at that time exceeds
+the best of this place so far; the others cannot be the best. Few cosines are computed.
 """
 
 import contextlib
@@ -22,16 +30,15 @@ import numpy as np
 
 from freqfm._input.rows import csr_of
 from freqfm._input.validation import kernel_csr
-from freqfm._memory import aligned_zeros
+from freqfm._machine import aligned_zeros, single_threaded_blas
 from freqfm._numba.blas import product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel, subroutine
-from freqfm._threads import single_threaded_blas
 from freqfm.backends.base import Exclusions
 from freqfm.backends.cpu.team import Team
-from freqfm.formulas.search import first_above
 from freqfm.formulas.selection import (
     buffer_size,
     clear,
+    first_above,
     number_of,
     offer,
     worst_of,
@@ -485,3 +492,251 @@ def top_k(queries, items, k, excluded, unit_columns, n_threads):
     found, scores = (part.reshape(n_ranges, n, k).swapaxes(0, 1).reshape(n, -1) for part in best)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(found, order, axis=1), np.take_along_axis(scores, order, axis=1)
+
+
+# Below this number of queries and their entries, starting threads takes longer.
+_MANY_LISTED = 1000
+
+
+class _Sums(NamedTuple):
+    """Scores of a thread's query, only valid for the items that it has marked."""
+
+    scores: np.ndarray  #: (size, n_items), float32
+    queries: np.ndarray  #: (size, n_items), int32: the last query that has a score for the item
+    touched: np.ndarray  #: (size, n_items), int32: the items of this query, in any order
+    numbers: np.ndarray  #: (size, c), int64, a buffer of the best
+
+
+@inlined
+def _add_products(q, queries, columns, scores, marks, touched):
+    """Add up the scores of query ``q``; return how many items have one."""
+    n_touched = 0
+    for e in range(queries.starts[q], queries.starts[q + 1]):
+        column = queries.items[np.uint64(e)]
+        weight = queries.weights[np.uint64(e)]
+        for p in range(columns.starts[column], columns.starts[column + 1]):
+            item = np.uint64(columns.items[np.uint64(p)])
+            if marks[item] != q:
+                marks[item] = q
+                scores[item] = ZERO
+                touched[np.uint64(n_touched)] = columns.items[np.uint64(p)]
+                n_touched += 1
+            scores[item] += weight * columns.weights[np.uint64(p)]
+    return n_touched
+
+
+@kernel
+def rank_sparse(rank, size, barrier, queries, columns, lists, sums, best):
+    """Write the ``k`` items with the largest positive scores of every query, best first.
+
+    A score adds the products of a query's entries, in their order, with entries of the item.
+    Missing places have item -1 and the score -inf.
+
+    Parameters
+    ----------
+    queries : Histories
+    columns : Histories
+        Row c are the items that have an entry in column c.
+    lists : ItemLists
+    sums : _Sums
+    best : Best
+    """
+    scores, marks, touched = sums.scores[rank], sums.queries[rank], sums.touched[rank]
+    numbers, k = sums.numbers[rank], best.items.shape[1]
+    for q in range(rank, queries.starts.shape[0] - 1, size):
+        n = _add_products(q, queries, columns, scores, marks, touched)
+        for e in range(lists.excluded.indptr[q], lists.excluded.indptr[q + 1]):
+            marks[np.uint64(lists.excluded.indices[np.uint64(e)])] = -1
+        first, found = 0, touched
+        if lists.has_candidates:
+            first, n = lists.candidates.indptr[q], lists.candidates.indptr[q + 1]
+            found = lists.candidates.indices
+        n_kept, threshold = clear(numbers, k), ZERO
+        for e in range(first, n):
+            item = found[np.uint64(e)]
+            at = np.uint64(item)
+            if marks[at] != q or not lists.allowed[at]:
+                continue
+            score = scores[at]
+            if score > ZERO and score >= threshold:
+                number = number_of(score, item)
+                if number > numbers[np.uint64(k - 1)]:
+                    n_kept = offer(numbers, n_kept, k, number)
+                    threshold = worst_of(numbers, k)
+        write_best(numbers, n_kept, best.items[q], best.scores[q])
+
+
+def sparse_top_k(queries, columns, k, lists, n_threads):
+    """Return the best items of every query, see ``Backend.sparse_top_k``."""
+    n, n_items = len(queries.starts) - 1, len(lists.allowed)
+    best = Best(np.empty((n, k), dtype=np.int32), np.empty((n, k), dtype=np.float32))
+    n_threads = min(n_threads, n)
+    if len(queries.items) + n < _MANY_LISTED:
+        n_threads = 1
+    with Team(n_threads) as team:
+        shape = team.size, n_items
+        sums = _Sums(
+            np.empty(shape, dtype=np.float32),
+            np.full(shape, -1, dtype=np.int32),
+            np.empty(shape, dtype=np.int32),
+            np.empty((team.size, buffer_size(k)), dtype=np.int64),
+        )
+        team.run(rank_sparse, queries, columns, lists, sums, best)
+    return best
+
+
+@kernel
+def fill_blocks(rank, size, barrier, matrix, items, places, blocks):
+    """Write the rows and columns of some items of a sparse matrix, for several lists of items.
+
+    Parameters
+    ----------
+    matrix : Histories
+        Square.
+    items : ndarray of shape (n, k), int32
+        No item twice in a row; -1 after its last.
+    places : ndarray of shape (size, n_items), int32
+        -1 in all places, before and after.
+    blocks : ndarray of shape (n, k, k), float32
+        Zeros, to be overwritten.
+    """
+    place = places[rank]
+    for b in range(rank, items.shape[0], size):
+        k = 0
+        while k < items.shape[1] and items[b, k] >= 0:
+            place[np.uint64(items[b, k])] = k
+            k += 1
+        for i in range(k):
+            item = items[b, i]
+            for e in range(matrix.starts[item], matrix.starts[item + 1]):
+                j = place[np.uint64(matrix.items[np.uint64(e)])]
+                if j >= 0:
+                    blocks[b, i, j] = matrix.weights[np.uint64(e)]
+        for i in range(k):
+            place[np.uint64(items[b, i])] = -1
+
+
+def sparse_blocks(matrix, items, n_threads):
+    """Return blocks of a sparse matrix, see ``Backend.sparse_blocks``."""
+    n, k = items.shape
+    blocks = np.zeros((n, k, k), dtype=np.float32)
+    with Team(min(n_threads, n)) as team:
+        places = np.full((team.size, len(matrix.starts) - 1), -1, dtype=np.int32)
+        team.run(fill_blocks, matrix, items, places, blocks)
+    return blocks
+
+
+# Below this number of candidates times places, starting threads takes longer.
+_MANY_DISSIMILARITIES = 20_000
+
+
+class _Scratch(NamedTuple):
+    """What is known of the candidates of a thread's list."""
+
+    cosines: np.ndarray  #: (size, n_candidates), float32: the largest found with chosen items
+    n_compared: np.ndarray  #: (size, n_candidates), int32: with how many; -1 if it is chosen
+    row: np.ndarray  #: (size, n_columns), float32: zeros, in which sparse vectors are spread
+
+
+@inlined
+def _spread(item, rows, row):
+    """Write the entries of a sparse row into a dense one."""
+    for e in range(rows.starts[item], rows.starts[item + np.uint64(1)]):
+        row[np.uint64(rows.items[np.uint64(e)])] = rows.weights[np.uint64(e)]
+
+
+@inlined
+def _clear(item, rows, row):
+    """Write zeros where a sparse row has entries."""
+    for e in range(rows.starts[item], rows.starts[item + np.uint64(1)]):
+        row[np.uint64(rows.items[np.uint64(e)])] = ZERO
+
+
+@inlined
+def _dot(item, other, vectors, row):
+    """Return the dot product of two vectors; if they are sparse, ``row`` holds that of ``item``."""
+    total = ZERO
+    if vectors.dense.shape[0] > 0:
+        for f in range(np.uint64(vectors.dense.shape[1])):
+            total += vectors.dense[item, f] * vectors.dense[other, f]
+        return total
+    rows = vectors.sparse
+    for e in range(rows.starts[other], rows.starts[other + np.uint64(1)]):
+        total += rows.weights[np.uint64(e)] * row[np.uint64(rows.items[np.uint64(e)])]
+    return total
+
+
+@inlined
+def _compare(place, n_chosen, chosen, items, known, vectors):
+    """Compare a candidate with the chosen items that it was not compared with.
+
+    ``known`` are the rows of a ``_Scratch``. Returns the largest cosine with a chosen item.
+    """
+    cosines, n_compared, row = known
+    item = np.uint64(items[place])
+    is_sparse = vectors.dense.shape[0] == 0
+    if is_sparse:
+        _spread(item, vectors.sparse, row)
+    for r in range(n_compared[place], n_chosen):
+        other = np.uint64(items[np.uint64(chosen[np.uint64(r)])])
+        cosines[place] = max(cosines[place], _dot(item, other, vectors, row))
+    n_compared[place] = n_chosen
+    if is_sparse:
+        _clear(item, vectors.sparse, row)
+    return cosines[place]
+
+
+@kernel
+def choose_diverse(rank, size, barrier, lists, vectors, diversity, scratch, chosen):
+    """Write the places of the candidates chosen for each list, in this order; see ``Backend``.
+
+    Parameters
+    ----------
+    lists : RankedLists
+    vectors : ItemVectors
+    diversity : float32
+    scratch : _Scratch
+    chosen : ndarray of shape (n_lists, k), int32
+        -1 in all places before.
+    """
+    known = scratch.cosines[rank], scratch.n_compared[rank], scratch.row[rank]
+    cosines, n_compared, _ = known
+    for q in range(rank, lists.items.shape[0], size):
+        list_ = np.uint64(q)
+        items, relevances = lists.items[list_], lists.relevances[list_]
+        n = np.uint64(0)
+        while n < np.uint64(items.shape[0]) and items[n] >= 0:
+            cosines[n], n_compared[n] = -ONE, 0
+            n += np.uint64(1)
+        for r in range(min(np.int64(n), chosen.shape[1])):
+            best, most = np.uint64(0), _NOTHING
+            for place in range(n):
+                relevance = (ONE - diversity) * relevances[place]
+                if relevance + diversity <= most:
+                    break  # Relevances fall: no later one is worth more.
+                if n_compared[place] < 0 or relevance - diversity * cosines[place] <= most:
+                    continue
+                cosine = _compare(place, r, chosen[list_], items, known, vectors)
+                worth = relevance - diversity * cosine
+                if worth > most:
+                    best, most = place, worth
+            if most == _NOTHING:
+                break  # as with NaN
+            chosen[list_, np.uint64(r)] = np.int32(best)
+            n_compared[best] = -1
+
+
+def diversify(lists, vectors, diversity, k, n_threads):
+    """Return the places of the candidates chosen for each list, see ``Backend.diversify``."""
+    n, width = lists.items.shape
+    chosen = np.full((n, k), -1, dtype=np.int32)
+    if n * width * k < _MANY_DISSIMILARITIES:
+        n_threads = 1
+    with Team(max(1, min(n_threads, n))) as team:
+        scratch = _Scratch(
+            np.empty((team.size, width), dtype=np.float32),
+            np.empty((team.size, width), dtype=np.int32),
+            np.zeros((team.size, vectors.n_columns), dtype=np.float32),
+        )
+        team.run(choose_diverse, lists, vectors, np.float32(diversity), scratch, chosen)
+    return chosen

@@ -13,25 +13,64 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._memory import aligned_zeros
+from freqfm._machine import aligned_zeros
+from freqfm._numba.instructions import LINE, prefetch_row
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined, kernel
-from freqfm._numba.prefetch import LINE, prefetch_row
-from freqfm.backends.cpu.listed_rows import Listed, add_rows, score_rows
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     Side,
     Step,
+    TableTrainer,
     apply_gradients,
     catch_up_batch,
     empty_occurrences,
     step_after,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
-from freqfm.backends.cpu.training import TableTrainer
 from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import CATCH_UP_NONE, RATE_COUNTED
 from freqfm.formulas.losses import log_loss
 from freqfm.formulas.rng import hash64, key_in_python, random_bits, slot_and_position
+
+#: A row is prefetched this many tokens before it is scored.
+AHEAD = 32
+
+
+class Listed(NamedTuple):
+    """Some rows of a table: ``n`` tokens of a list, from ``first`` on every ``stride``-th."""
+
+    tokens: np.ndarray  #: int32
+    first: int
+    stride: int
+    n: int
+    end: int  #: tokens before this one may be prefetched
+
+
+@inlined
+def score_rows(listed, table, vectors, r, out, s):
+    """Write the dot products of listed rows of a table and row ``r`` of ``vectors`` to ``out[s]``.
+
+    Rows that are next in the list are prefetched.
+    """
+    vector = vectors[np.uint64(r)]
+    for i in range(listed.n):
+        q = listed.first + i * listed.stride
+        prefetch_row(table, listed.tokens[np.uint64(min(q + AHEAD, listed.end - 1))])
+        row = table[np.uint64(listed.tokens[np.uint64(q)])]
+        score = ZERO
+        for f in range(table.shape[1]):
+            score += vector[f] * row[f]
+        out[np.uint64(s), np.uint64(i)] = score
+
+
+@inlined
+def add_rows(listed, table, multiples, m, out, r):
+    """Add listed rows of a table, each times a number of ``multiples[m]``, to ``out[r]``."""
+    total = out[np.uint64(r)]
+    for i in range(listed.n):
+        token = np.uint64(listed.tokens[np.uint64(listed.first + i * listed.stride)])
+        add_multiple(multiples[np.uint64(m), np.uint64(i)], table[token], total)
+
 
 # The score of noise that equals the position's own token: its loss and its gradient are zero.
 _IGNORED = np.float32(-1e4)

@@ -14,35 +14,27 @@ How the parts fit:
     take a fifth of a second. It compiles the phases with everything that they call, formulas of
     ``freqfm.formulas`` too, and replaces the functions of ``groups`` by those of a warp, and
     formulas by custom ones.
-``constants``
-    The codes and switches that a kernel is compiled for, so that it holds one optimizer and loss.
 ``kernel_files``
     Compiled kernels on disk.
 ``memory``
     ``DeviceTrainer`` keeps arrays of a model on the GPU while its context is open; rules in
     float32; sums of long arrays.
 ``fm``
-    ``occurrences``: the tokens of all batches of an epoch, sorted. ``scores`` and ``batch``: phases
-    of factorization machines, plain or with tables of several ranks. ``layers``: those of DeepFM
-    and NFM. ``towers``, ``trainer``: what runs them.
-``steps``
-    Steps of the weights of one row, which tokens of machines and rows of tables share.
-``columns``
-    Four columns of a row at a time.
-``sorting``, ``tables``, ``products``, ``draws``
-    What recommenders share: the rows that a batch moves, sorted; how they are gathered, caught up
-    and moved; matrix products by registers; draws from cells of items.
-``quantization``
-    The nearest codewords of all rows of a table that a ``DeviceTrainer`` holds.
+    ``batch``: the tokens of all batches of an epoch, sorted, and phases of factorization machines,
+    plain or with tables of several ranks. ``layers``: those of DeepFM and NFM. ``trainer``: what
+    runs them.
+``tables``, ``products``, ``draws``
+    What recommenders share: steps of rows, how they are gathered, caught up and moved; matrix
+    products by registers; draws from cells of items.
 ``ranking``
     ``batches``: what a batch lists, and what all losses do with it. ``softmax``, ``pairwise``,
     ``alignment``: the phases of a kind of loss, and the ``Family`` that allocates and launches
     them; ``trainer``: what runs these; ``propagation``: the same through a graph. ``device_tables``
     has the tables. ``least_squares`` has no batches, ``histories`` serves.
 ``vae``
-    ``layers``: the phases of an autoencoder's dense layers, before and after those of
-    ``ranking.softmax``, which train its items with queries in place of users. ``trainer``: what
-    runs them, batches with negatives for each query one by one, others together.
+    The phases of an autoencoder's dense layers, before and after those of
+    ``ranking.softmax``, which train its items with queries in place of users; and what runs them,
+    batches with negatives for each query one by one, others together.
 ``backend``
     ``CUDABackend``, which ``freqfm.backends.get`` returns. Missing operations raise
     ``CPUOnlyError``.

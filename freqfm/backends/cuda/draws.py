@@ -15,7 +15,7 @@ from freqfm.backends.cuda.groups import group_max, last_of_lanes, prefix_sum, sy
 from freqfm.formulas.cells import Cells, cell_logit
 from freqfm.formulas.rng import random_bits, uniform
 from freqfm.formulas.sampling_laws import draw_negatives, draws_from, log_q_of, prepare_query
-from freqfm.formulas.search import first_above
+from freqfm.formulas.selection import first_above
 from freqfm.formulas.special import exp_of_minus
 
 # The largest weight of a cell.

@@ -7,7 +7,7 @@ wrong with a file, the kernel is compiled.
 import contextlib
 from importlib import metadata
 
-from freqfm._numba import code_files
+from freqfm._numba import code_cache
 from freqfm._numba.jit import cache_directory
 
 
@@ -18,7 +18,7 @@ def name_of(phases, kind, target):
     ----------
     phases : tuple of function
     kind : object
-        What ``constants.kind_of`` returns.
+        What ``device.kind_of`` returns.
     target : tuple of int
         The compute capability of the GPU, and the version of the CUDA toolkit.
     """
@@ -28,17 +28,17 @@ def name_of(phases, kind, target):
     with contextlib.suppress(metadata.PackageNotFoundError):
         version = metadata.version("numba-cuda")
     names = [f"{phase.__module__}.{phase.__name__}" for phase in phases]
-    return code_files.file_name(names[0], names, kind, target, version)
+    return code_cache.file_name(names[0], names, kind, target, version)
 
 
 def load(name):
     """Return the code saved under a name, or None."""
     with contextlib.suppress(Exception):
-        return code_files.load(name)
+        return code_cache.load(name)
     return None
 
 
 def save(name, code):
     """Save compiled code under a name, if that is possible."""
     with contextlib.suppress(Exception):
-        code_files.save(name, code)
+        code_cache.save(name, code)

@@ -8,7 +8,7 @@ For a GPU, where a warp makes a tile, ``device`` replaces ``arrangement``, ``rea
 import numpy as np
 
 from freqfm._numba.jit import ONE, ZERO, inlined
-from freqfm.backends.cuda.columns import FOUR_ZEROS, read, times
+from freqfm.backends.cuda.tables import FOUR_ZEROS, read, times
 
 # Rows and columns of a thread, and most threads of a group side by side.
 _TALL, _WIDE, _ABREAST = 8, 4, 8

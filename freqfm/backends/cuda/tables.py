@@ -1,7 +1,7 @@
 """Tables of vectors on a GPU: rows gathered for a batch, gradients summed and applied.
 
 A batch leaves its gradient as occurrences: a row moves along a multiple of a source row. A group
-takes all occurrences of a row, see ``sorting``, sums them in their order and moves the row, so the
+takes all occurrences of a row, see ``groups``, sums them in their order and moves the row, so the
 bits do not depend on the grid.
 """
 
@@ -12,32 +12,212 @@ import numpy as np
 
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.base import UpdateRule
-from freqfm.backends.cuda.columns import (
-    COLUMNS,
-    FOUR_ZEROS,
-    add,
-    four_columns,
-    products,
-    read,
-    sum_inside,
-    times,
-    write,
-)
-from freqfm.backends.cuda.groups import group_sum, synchronize_group
-from freqfm.backends.cuda.sorting import Touched
-from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
+from freqfm.backends.cuda.groups import Touched, first_of_lanes, group_sum, synchronize_group
+from freqfm.backends.cuda.memory import rule_for_device
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,
     CATCH_UP_FACTOR,
     CATCH_UP_NONE,
+    COUNT_SAMPLES,
     DECAY_BATCH,
     DECAY_NONE,
+    EPSILON,
+    RATE_COUNTED,
     STEP_ADAM,
     STEP_ROWWISE_ADAGRAD,
 )
 from freqfm.formulas.rng import hash64
-from freqfm.formulas.steps import momentum_steps, present_rate
+from freqfm.formulas.special import exp_of_minus
+from freqfm.formulas.steps import momentum_steps, present_rate, sgd_step, step_element
+
+COLUMNS = 4
+
+FOUR_ZEROS = (ZERO, ZERO, ZERO, ZERO)
+
+
+@inlined
+def four_columns(group, f, width):
+    """Return the columns of a lane from ``f`` on; the first in place of those that are outside."""
+    g, h, i = f + group.n_lanes, f + 2 * group.n_lanes, f + 3 * group.n_lanes
+    return f, (g if g < width else f), (h if h < width else f), (i if i < width else f)
+
+
+@inlined
+def read(array, k, columns):
+    """Return four elements of a row."""
+    f, g, h, i = columns
+    return array[k, f], array[k, g], array[k, h], array[k, i]
+
+
+@inlined
+def moved(columns, by):
+    """Return columns further behind."""
+    f, g, h, i = columns
+    return by + f, by + g, by + h, by + i
+
+
+@inlined
+def read_from(array, begin, columns):
+    """Return four elements of a row that begins at a place of a one-dimensional array."""
+    f, g, h, i = moved(columns, begin)
+    return array[f], array[g], array[h], array[i]
+
+
+@inlined
+def write(array, k, columns, values):
+    """Write four elements of a row; one that stands for those outside is the same."""
+    f, g, h, i = columns
+    array[k, f], array[k, g], array[k, h], array[k, i] = values
+
+
+@inlined
+def times(x, values):
+    """Return four values times ``x``."""
+    return x * values[0], x * values[1], x * values[2], x * values[3]
+
+
+@inlined
+def products(u, v):
+    """Return the products of four values each."""
+    return u[0] * v[0], u[1] * v[1], u[2] * v[2], u[3] * v[3]
+
+
+@inlined
+def add(u, v):
+    """Return the sums of four values each."""
+    return u[0] + v[0], u[1] + v[1], u[2] + v[2], u[3] + v[3]
+
+
+@inlined
+def sum_inside(columns, values):
+    """Return the sum of four values without those of columns that are outside."""
+    f, g, h, i = columns
+    total = values[0] + (values[1] if g > f else ZERO)
+    return total + ((values[2] if h > f else ZERO) + (values[3] if i > f else ZERO))
+
+
+@inlined
+def largest_of(values):
+    """Return the largest of four values."""
+    return max(max(values[0], values[1]), max(values[2], values[3]))
+
+
+@inlined
+def exponentials(shift, values):
+    """Return exp(value - shift) of four values, at most ``shift``."""
+    return (
+        exp_of_minus(shift - values[0]),
+        exp_of_minus(shift - values[1]),
+        exp_of_minus(shift - values[2]),
+        exp_of_minus(shift - values[3]),
+    )
+
+
+class DeviceTables:
+    """Tables that a DeviceTrainer holds, and how their rows move in an epoch.
+
+    Parameters
+    ----------
+    trainer : DeviceTrainer
+    rule : UpdateRule
+    formulas : dict
+        Custom formulas.
+
+    Attributes
+    ----------
+    step : Step
+        Of the epoch.
+    idle : bool
+        Whether rows are left as they are by batches that do not hold them.
+    others : NamedTuple of ndarray
+        Further arrays that an epoch changes; empty by default.
+    on_device : NamedTuple
+        Their copies.
+    nothing : Side
+        What a function reads of a side that it shares with others, but not of this one.
+    """
+
+    def __init__(self, trainer, rule, formulas):
+        device = trainer.device
+        self._trainer, self._device, self._formulas = trainer, device, formulas
+        self._rule = rule_for_device(rule)
+        self._tables, self._copies, self.others = {}, {}, ()
+        self.idle = rule.catch_up == CATCH_UP_NONE
+        integers, floats = device.empty(1, np.int32), device.empty((1, 1), np.float32)
+        table = DeviceTable(floats, floats[0], floats, floats, integers)
+        touched = Touched(integers, integers, integers)
+        self.nothing = Side(table, touched, integers, floats[0], floats, 0)
+
+    def __getitem__(self, name):
+        return self._copies[name]
+
+    def begin_epoch(self, tables, corrections):
+        """Set the tables of an epoch, the same ones in every epoch, and its corrections."""
+        device = self._device
+        if not self._are_held(tables):
+            self._trainer.clear()
+            self._copies = {name: self._copy_of(state) for name, state in tables.items()}
+            self.on_device = self._trainer.add(self.others) if self.others else ()
+        self._tables = tables
+        self._trainer.hold()
+        for copy in self._copies.values():
+            device.fill(copy.caught_up, 0)
+        self.step = Step(self._rule, device.to_device(corrections.astype(np.float32)))
+
+    def _are_held(self, tables):
+        """Return whether these are the tables of the last epoch."""
+        return tables.keys() == self._tables.keys() and all(
+            one.shape == other.shape and one.ctypes.data == other.ctypes.data
+            for name, state in tables.items()
+            for one, other in zip(state, self._tables[name], strict=True)
+        )
+
+    def _copy_of(self, state):
+        """Return the DeviceTable of a TrainedTable."""
+        n_rows = 0 if self.idle else len(state.weights)
+        return DeviceTable(*self._trainer.add(state), self._device.empty(n_rows, np.int32))
+
+    def end_epoch(self, n_batches):
+        """Let all rows catch up on the steps that they have missed, after ``n_batches``."""
+        for copy in () if self.idle else self._copies.values():
+            self._device.run(
+                CATCH_UP_ALL, (self.nothing._replace(table=copy), self.step), 32,
+                len(copy.weights), (n_batches + 1, n_batches + 2), self._formulas,
+            )  # fmt: skip
+        self._trainer.changed()
+
+
+@inlined
+def rate_of_row(group, rule, per_row, k, n_seen, curvature):
+    """Return the learning rate of row ``k``, whose counter advances, to all lanes."""
+    rate = ZERO
+    if group.lane == 0:
+        if rule.rate_code == RATE_COUNTED:
+            per_row[k] += np.float32(n_seen) if rule.count_code == COUNT_SAMPLES else ONE
+        rate = present_rate(rule.rate_code, rule.hyper, per_row, k, curvature)
+    return first_of_lanes(group, rate)
+
+
+@inlined
+def root_of_row(group, rule, first, place, squares, width):
+    """Add the lanes' squares of a gradient to the state of row-wise Adagrad; return its root."""
+    squares, total = group_sum(group, squares), ZERO
+    if group.lane == 0:
+        total = first[place] + squares / np.float32(width)
+        first[place] = total
+    total = first_of_lanes(group, total)
+    return np.float32(math.sqrt(total)) + np.float32(rule.hyper[EPSILON])
+
+
+@inlined
+def move_weight(rule, rate, root, weights, place, gradient, first, second):
+    """Move one weight; the rate of row-wise Adagrad is divided by ``root_of_row`` already."""
+    if rule.step_code == STEP_ROWWISE_ADAGRAD:
+        weights[place] = sgd_step(weights[place], gradient, rate)
+    else:
+        step_element(rule, rate, root, weights, place, gradient, first, second)
+
 
 # A row of length zero has no direction; this length keeps its gradient finite.
 _SHORTEST = np.float32(1e-12)

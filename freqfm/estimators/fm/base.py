@@ -23,7 +23,7 @@ from freqfm._components import (
     name_to_instance,
     resolve,
 )
-from freqfm._input.field_rows import with_fields_of
+from freqfm._input.rows import with_fields_of
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
@@ -38,23 +38,23 @@ from freqfm._input.validation import (
     warn_of_large_values,
     widen,
 )
-from freqfm._messages import shown
+from freqfm._messages import shown, warn_user
 from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
-from freqfm._warnings import warn_user
 from freqfm.backends.base import FMWeights
 from freqfm.estimators.fm.explanations.base import ExplanationMixin
-from freqfm.estimators.fm.parts import ModelPart, WholeModel
-from freqfm.estimators.fm.penalties import (
+from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
+from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
+from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
+from freqfm.estimators.fm.validation import (
+    ModelPart,
+    WholeModel,
     choose_penalties,
     penalties_to_try,
     set_penalties,
     train_task,
     warn_if_constant,
 )
-from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
-from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
-from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.progress import announce
 from freqfm.estimators.tables import (
     COUNTERS,

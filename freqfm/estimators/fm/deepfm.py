@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from freqfm.estimators.fm.factors.tower import FactorsWithFieldsTower
+from freqfm.estimators.fm.field_factors import FactorsWithFieldsTower
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 
 

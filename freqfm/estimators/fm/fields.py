@@ -16,9 +16,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._input.field_rows import CarriesFields, FieldRows
 from freqfm._input.ids import check_present, natural, unique_codes
-from freqfm._input.rows import with_one_index_type
+from freqfm._input.rows import CarriesFields, FieldRows, with_one_index_type
 from freqfm._input.validation import as_array, as_float_csr, is_stream
 from freqfm._messages import shown
 from freqfm._versions import VersionStamp

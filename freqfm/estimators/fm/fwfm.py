@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from freqfm.estimators.fm.factors.weighted import FieldWeightedFactors
+from freqfm.estimators.fm.field_factors import FieldWeightedFactors
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 
 

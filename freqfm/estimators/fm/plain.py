@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from freqfm.estimators.fm.factors.plain import PlainFactors
+from freqfm.estimators.fm.factors import PlainFactors
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from freqfm.estimators.fm.factors.ranked import RankedFactors
+from freqfm.estimators.fm.factors import RankedFactors
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import is_regressor
 
 from freqfm import backends
-from freqfm._input.field_rows import with_fields_of
+from freqfm._input.rows import with_fields_of
 from freqfm._input.validation import (
     is_stream,
     validate_rows,
@@ -17,9 +17,9 @@ from freqfm._input.validation import (
     widen,
 )
 from freqfm._signals import hold_signals
-from freqfm.estimators.fm.parts import LabelledRows, weight_of_tokens
 from freqfm.estimators.fm.targets import RunningBaseScore, check_labels
 from freqfm.estimators.fm.trainer import ModelTask, checked_score, score_of_constant
+from freqfm.estimators.fm.validation import LabelledRows, weight_of_tokens
 from freqfm.estimators.training import check_finite
 
 

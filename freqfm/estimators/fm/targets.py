@@ -15,8 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from freqfm import backends
 from freqfm._components import validate_params
 from freqfm._input.ids import check_present, unique_codes
-from freqfm._messages import shorten
-from freqfm._warnings import warn_user
+from freqfm._messages import shorten, warn_user
 from freqfm.backends.base import ScoredRows
 from freqfm.formulas import codes
 from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss, Loss

@@ -30,13 +30,12 @@ from freqfm._input.validation import canonical_csr, check_count, check_flag
 from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm._versions import VersionStamp
-from freqfm.estimators.interactions.context_encoding import (
+from freqfm.estimators.interactions.descriptions import (
     ContextEncodingMixin,
+    FeatureEncodingMixin,
     distinct_queries,
 )
-from freqfm.estimators.interactions.encoding import InteractionEncodingMixin
-from freqfm.estimators.interactions.feature_encoding import FeatureEncodingMixin
-from freqfm.estimators.interactions.unknown import ANSWERS, UnknownIds
+from freqfm.estimators.interactions.encoding import ANSWERS, InteractionEncodingMixin, UnknownIds
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.histories import with_dislikes
 from freqfm.estimators.recommenders.index import check_recommendations
@@ -1067,7 +1066,7 @@ class InteractionRecommender(
 def _named_recommender(estimator):
     """Return the recommender that a value of the parameter ``estimator`` stands for."""
     if is_auto(estimator):
-        from freqfm.estimators.blend.recommender import BlendRecommender
+        from freqfm.estimators.recommenders.blend import BlendRecommender
 
         return BlendRecommender()
     if estimator is None:

@@ -19,7 +19,7 @@ from freqfm._input.validation import (
     count_columns,
     count_threads,
 )
-from freqfm._memory import as_aligned
+from freqfm._machine import as_aligned
 from freqfm.backends.base import LeastSquaresProblem
 from freqfm.estimators.recommenders.histories import noise_edge, with_dislikes
 from freqfm.estimators.recommenders.index import rows_of

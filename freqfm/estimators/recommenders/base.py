@@ -13,7 +13,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import POSITIVE_INTEGER, OwnConstraints, name_to_instance
-from freqfm._input.matrix_input import refuse_table
+from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import slices, split_signs, take_rows
 from freqfm._input.validation import (
     LearnedArrays,
@@ -42,8 +42,8 @@ from freqfm.estimators.tables import STATES
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection import holdout_by_content
+from freqfm.model_selection._holdout import last_step, transform
 from freqfm.model_selection._scorer import warn_of_seen
-from freqfm.model_selection._steps import last_step, transform
 from freqfm.reranking._diversity import choose
 from freqfm.reranking._lists import relevances
 

@@ -13,7 +13,7 @@ from freqfm._input.validation import (
     count_columns,
     count_threads,
 )
-from freqfm._memory import as_aligned
+from freqfm._machine import as_aligned
 from freqfm.backends.base import Stream
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.trained import TrainedRecommender

@@ -25,19 +25,22 @@ from freqfm._input.validation import (
     count_threads,
     validate_ids,
 )
-from freqfm._memory import as_aligned
-from freqfm._messages import shown
-from freqfm._warnings import warn_user
+from freqfm._machine import as_aligned
+from freqfm._messages import shown, warn_user
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone, Linear
-from freqfm.backbones._base import check_tables, forward_all, occurrences
-from freqfm.backbones._context import mean_context, mean_vector
-from freqfm.backbones._derivatives import warn_of_wrong_gradients
+from freqfm.backbones._base import check_tables, forward_all, occurrences, warn_of_wrong_gradients
+from freqfm.backbones._described import mean_context, mean_vector
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import checked_pairs
-from freqfm.estimators.recommenders.fold_in import UserLoss, fold_in_rows, shares_of_likes
 from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
-from freqfm.estimators.recommenders.histories import of_users, scale_rows
+from freqfm.estimators.recommenders.histories import (
+    UserLoss,
+    fold_in_rows,
+    of_users,
+    scale_rows,
+    shares_of_likes,
+)
 from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
 from freqfm.estimators.recommenders.mf_components import (
     FoldIn,

@@ -4,12 +4,10 @@ import numpy as np
 
 from freqfm._components import is_first_check, resolve, set_by_user
 from freqfm._input.validation import count_columns
-from freqfm._messages import shown
-from freqfm._threads import single_threaded_blas
-from freqfm._warnings import warn_once
+from freqfm._machine import single_threaded_blas
+from freqfm._messages import shown, warn_once
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm, TermEpoch
-from freqfm.backbones._base import backward, compute
-from freqfm.backbones._derivatives import mismatch
+from freqfm.backbones._base import backward, compute, mismatch
 from freqfm.losses import VectorLoss
 
 # The random streams of terms, beside those of ``MFTrainer``.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._components import is_named, refuse_names, resolve
-from freqfm._warnings import warn_user
+from freqfm._messages import warn_user
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.estimators.recommenders.mf_auxiliary import resolve_terms
 from freqfm.formulas import codes

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
-from freqfm._input.matrix_input import refuse_table
+from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import split_signs, take_rows, with_one_index_type
 from freqfm._input.validation import (
     canonical_csr,
@@ -23,9 +23,8 @@ from freqfm._input.validation import (
     validate_rows,
     warn_of_heavy_weights,
 )
-from freqfm._messages import shown
+from freqfm._messages import shown, warn_user
 from freqfm._signals import release_signals
-from freqfm._warnings import warn_user
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.histories import (

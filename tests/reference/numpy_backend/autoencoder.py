@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from freqfm.backends.base import Trainer
-from freqfm.backends.cpu.vae.dense import DenseLayers
+from freqfm.backends.cpu.vae import DenseLayers
 
 from .ranking import summed, unit
 from .sampling import distribution_of

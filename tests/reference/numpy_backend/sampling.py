@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from freqfm.formulas import cells, sampling_laws
-from freqfm.samplers import _hard, _kernel, _pris, _ranked
+from freqfm.samplers import _hard, _kernel, _midx
 
 from .streams import bits, hashes, uniform
 
@@ -191,8 +191,8 @@ DISTRIBUTIONS = {
     _kernel.Quadratic: Quadratic,
     _hard.BestOfUniform: Best,
     _hard.WeightedUniform: Weighted,
-    _pris.WeightedCells: WeightedCells,
-    _ranked.RankedByFactors: Ranked,
+    _midx.WeightedCells: WeightedCells,
+    _hard.RankedByFactors: Ranked,
 }
 
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from freqfm._numba.instructions import prefetch_element, prefetch_row
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined
-from freqfm._numba.prefetch import prefetch_element, prefetch_row
 from freqfm.backends.base import FMObjective, RankedTraining, UpdateRule
 from freqfm.backends.cpu.fm.prepared import PreparedBatches, prepare_batch, prepared_batch
 from freqfm.backends.cpu.team import synchronize

@@ -6,37 +6,35 @@ import math
 import numpy as np
 
 from freqfm._input.validation import check_memory
-from freqfm._memory import aligned_empty, aligned_zeros
-from freqfm._threads import single_threaded_blas
+from freqfm._machine import aligned_empty, aligned_zeros, single_threaded_blas
 from freqfm.backends.base import FieldVectors, FieldWeights, RankedTables, Tower, Trainer
 from freqfm.backends.cpu.fm.batch import BatchRange, CSRRows, Problem, Rows, Scratch
 from freqfm.backends.cpu.fm.deep import (
+    N_CHUNKS,
     TILE,
     DeepScratch,
+    DenseState,
+    DenseWeights,
     ScoreScratch,
     Tiles,
     deepfm_score,
     deepfm_train,
 )
-from freqfm.backends.cpu.fm.dense import N_CHUNKS, DenseState, DenseWeights
-from freqfm.backends.cpu.fm.ffm import (
+from freqfm.backends.cpu.fm.fields import (
+    FIELD_TILE,
+    FieldScores,
+    FieldScratch,
+    FieldTile,
     PairScores,
     PairScratch,
     RowFields,
     ffm_score,
     ffm_train,
-)
-from freqfm.backends.cpu.fm.fwfm import (
-    FIELD_TILE,
-    FieldScores,
-    FieldScratch,
-    FieldTile,
     fwfm_score,
     fwfm_train,
 )
-from freqfm.backends.cpu.fm.plain import fm_score, fm_train
+from freqfm.backends.cpu.fm.plain import RankedScratch, fm_score, fm_train, rafm_score, rafm_train
 from freqfm.backends.cpu.fm.prepared import ONE_PASS_BITS, PreparedBatches, pack_rows
-from freqfm.backends.cpu.fm.rafm import RankedScratch, rafm_score, rafm_train
 from freqfm.backends.cpu.team import Team
 
 # A kernel call trains about so many weights, a hundredth of a second's work, before the team looks

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._memory import aligned_zeros
+from freqfm._machine import aligned_zeros
 from freqfm._numba.blas import add_product, product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
 from freqfm.backends.cpu.tables import (
+    NO_TABLE,
     NO_UNIT,
     Side,
     Table,
@@ -33,7 +34,6 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
-from freqfm.backends.cpu.training import NO_TABLE
 from freqfm.formulas.losses import margin_cosine
 from freqfm.formulas.special import exp_of_minus
 

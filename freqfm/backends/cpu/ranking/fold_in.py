@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._memory import aligned_zeros
+from freqfm._machine import aligned_zeros
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.base import DislikedItems
 from freqfm.backends.cpu.team import Team

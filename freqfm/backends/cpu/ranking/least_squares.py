@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._memory import aligned_zeros
+from freqfm._machine import aligned_zeros, single_threaded_blas
 from freqfm._numba.blas import add_product, add_product_of_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
-from freqfm._threads import single_threaded_blas
 from freqfm.backends.cpu.team import Team, wait
 from freqfm.backends.cpu.vectors import add_multiple
 

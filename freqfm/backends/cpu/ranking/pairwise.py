@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._memory import aligned_zeros
+from freqfm._machine import aligned_zeros
+from freqfm._numba.instructions import LINE, prefetch_element, prefetch_row
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
-from freqfm._numba.prefetch import LINE, prefetch_element, prefetch_row
-from freqfm.backends.cpu.ranking.drawing import is_known
-from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
+from freqfm.backends.cpu.ranking.family import Family, is_known, numbers_of_rows
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     apply_gradients,
@@ -35,7 +34,7 @@ from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.backends.cpu.vectors import add_multiple
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import ends_draws, pair_loss, weight_of_draw
-from freqfm.formulas.search import first_above
+from freqfm.formulas.selection import first_above
 
 # An item is prefetched this many items before it is scored, and what the user of a row needs this
 # many rows before.

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from freqfm._memory import aligned_zeros
+from freqfm._machine import aligned_zeros
+from freqfm._numba.instructions import prefetch_row
 from freqfm._numba.jit import ONE, ZERO, kernel, subroutine
-from freqfm._numba.prefetch import prefetch_row
 from freqfm.backends.cpu.tables import row_scratch
 from freqfm.backends.cpu.team import Member, Team, part
 from freqfm.backends.cpu.vectors import add_multiple
-from freqfm.formulas.search import first_above
+from freqfm.formulas.selection import first_above
 
 # A neighbour's row is prefetched this many neighbours before it is added.
 _AHEAD = 8

@@ -13,13 +13,13 @@ to the loss. The inverse temperatures w and w' are numbers per user.
 
 import numpy as np
 
-from freqfm._memory import aligned_zeros
+from freqfm._machine import aligned_zeros
 from freqfm._numba.blas import add_product, add_product_of_transposed, product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel, python_function, subroutine
-from freqfm.backends.cpu.ranking.drawing import draw_for_rows
-from freqfm.backends.cpu.ranking.family import Family, numbers_of_rows
+from freqfm.backends.cpu.ranking.family import Family, draw_for_rows, numbers_of_rows
 from freqfm.backends.cpu.ranking.softmax_rows import (
     FIRST,
+    SURROGATES,
     Panel,
     Softmax,
     SoftmaxScratch,
@@ -29,7 +29,6 @@ from freqfm.backends.cpu.ranking.softmax_rows import (
     has_separate_lists,
     learn_row,
 )
-from freqfm.backends.cpu.ranking.surrogates import SURROGATES
 from freqfm.backends.cpu.tables import (
     NO_UNIT,
     apply_gradients,
@@ -41,7 +40,7 @@ from freqfm.backends.cpu.tables import (
     user_of,
 )
 from freqfm.backends.cpu.team import Member, part, synchronize
-from freqfm.backends.cpu.tiles import n_tiles, tile_height, tile_of
+from freqfm.backends.cpu.vectors import n_tiles, tile_height, tile_of
 from freqfm.formulas.codes import (
     NEGATIVES_FULL,
     NEGATIVES_IN_BATCH,

@@ -1,4 +1,10 @@
-"""The rows of a softmax's batch: their negatives, scores, losses and gradients."""
+"""The rows of a softmax's batch: their negatives, scores, losses and gradients.
+
+The softmax of surrogates: functions that replace those of ``softmax_rows``.
+
+A row is one positive. In place of the scores s_j of negatives stand the logs of surrogates of
+exp(s_j - s_p), which depend on the positive's score s_p, too.
+"""
 
 import math
 from typing import NamedTuple
@@ -7,7 +13,6 @@ import numpy as np
 
 from freqfm._numba.blas import add_product, product_with_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined
-from freqfm.backends.cpu.logits import exponentials, largest_of_row, sum_of_exponentials
 from freqfm.backends.cpu.tables import (
     gather_row,
     gather_user,
@@ -16,8 +21,9 @@ from freqfm.backends.cpu.tables import (
     through_normalisation,
     user_of,
 )
+from freqfm.backends.cpu.vectors import exponentials, largest_of_row, sum_of_exponentials
 from freqfm.formulas.codes import NEGATIVES_DRAWN, NEGATIVES_SEPARATE
-from freqfm.formulas.losses import softmax_with_positive, weight_of_positive
+from freqfm.formulas.losses import log_surrogate, softmax_with_positive, weight_of_positive
 
 # Up to this inverse temperature w, logits of cosines, which are between -w and w, need no search
 # for the largest: shifted by w they stay above -87, below which exponentials underflow in float32.
@@ -111,7 +117,7 @@ def gather_negatives(begin, end, first, to, softmax, items, scratch):
 def values_of_row(r, s, n, batch, softmax, items, scratch):
     """Turn the scores in row ``s`` into the values that row ``r`` takes a softmax of.
 
-    Returns whether these are at most 1. Here they are the scores; see ``surrogates``.
+    Returns whether these are at most 1. Here they are the scores; see the head of this file.
     """
     return softmax.cosine
 
@@ -288,3 +294,33 @@ def finish_row(r, batch, softmax, scratch):
     if softmax.cosine:
         through_normalisation(gradients[r], units, r, width, ONE, scratch.lengths[r])
     through_dropout(gradients, softmax.dropout, scratch.masks, r)
+
+
+def _write_surrogates(r, s, n, batch, softmax, items, scratch):
+    """Write the logs of the surrogates to row ``s``, and their derivatives to the slopes."""
+    table, scores, slopes = items.table.weights, scratch.scores, scratch.slopes
+    k = np.uint64(batch.data.items[batch.data.row_starts[batch.first_row + r]])
+    dot = ZERO
+    for f in range(table.shape[1]):
+        dot += table[k, f] * scratch.sources[r, f]
+    positive = dot / (row_length(table, k, table.shape[1]) if softmax.cosine else ONE)
+    for j in range(n):
+        scores[s, j], slopes[s, j] = log_surrogate(scores[s, j] - positive)
+    return False
+
+
+def _multiply_by_slopes(r, s, n, batch, softmax, scratch):
+    """Multiply the exponentials in row ``s`` by the slopes; see ``derivatives_of_row``."""
+    scores, slopes = scratch.scores, scratch.slopes
+    for j in range(n):
+        scores[s, j] *= slopes[s, j]
+    # A sum has a loop over one array, see ``_exponentials_of_row``.
+    total = ZERO
+    for j in range(n):
+        total += scores[s, j]
+    inverse = np.float64(softmax.inverse_temperatures[user_of(batch, r), 1])
+    return 0.0, softmax.constant * inverse * total / scratch.totals[r]
+
+
+#: Replacements of a loss that replaces ``log_surrogate``, see ``jit.specialised``.
+SURROGATES = {values_of_row: _write_surrogates, derivatives_of_row: _multiply_by_slopes}

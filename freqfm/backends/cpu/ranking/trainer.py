@@ -10,8 +10,7 @@ from freqfm.backends.cpu.ranking.alignment import AlignmentFamily
 from freqfm.backends.cpu.ranking.family import Call
 from freqfm.backends.cpu.ranking.pairwise import PairwiseFamily
 from freqfm.backends.cpu.ranking.softmax import SoftmaxFamily
-from freqfm.backends.cpu.tables import Side, Sides, Span, empty_occurrences
-from freqfm.backends.cpu.training import TableTrainer
+from freqfm.backends.cpu.tables import Side, Sides, Span, TableTrainer, empty_occurrences
 from freqfm.formulas import codes
 from freqfm.formulas.sampling_laws import draws_from, formulas_of
 

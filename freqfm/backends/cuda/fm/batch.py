@@ -7,37 +7,48 @@
 
 Every sum has an order that does not depend on the grid. Sums are float32: at most ``WINDOW`` terms,
 and then at most as many as there are pieces, so that errors grow slowly.
+
+Tokens of all batches of an epoch, sorted: where sums over a batch find their terms.
+
+The order of an epoch is known when it begins. Entries, stored token by token, are distributed to
+their batches by a stable sort on the number of the batch. So every batch has its entries token by
+token, those of a token in the order of the rows of ``X``.
+
+The entries of a batch are cut into pieces: where the token changes, and after each ``WINDOW``
+entries. A piece is summed by one group; the pieces of a token are then added in their order.
+
+Scores of factorization machines, plain and rank-aware.
+
+With A(p, q) the interactions of the tokens of level q by their vectors of level p, scores are
+B(p + 1) = B(p) - A(p, p + 1) + A(p + 1, p + 1). A token's vector at its highest level is free and
+follows the loss of the last score; the others are dependent and make B(p) follow B(p + 1). With
+``prefix`` levels are parts of one vector, nothing is subtracted, and all vectors follow the loss. A
+plain machine has one level, and row k of its table belongs to token k.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._numba.jit import ONE, ZERO, inlined
-from freqfm.backends.cuda.columns import (
+from freqfm._numba.jit import HALF, ONE, ZERO, inlined
+from freqfm.backends.base import CPUOnlyError
+from freqfm.backends.cuda.groups import RadixSort, group_sum, worker
+from freqfm.backends.cuda.tables import (
     COLUMNS,
     FOUR_ZEROS,
     add,
     four_columns,
+    move_weight,
     moved,
     products,
+    rate_of_row,
     read,
     read_from,
+    root_of_row,
     sum_inside,
     times,
     write,
 )
-from freqfm.backends.cuda.fm.occurrences import WINDOW, Occurrences
-from freqfm.backends.cuda.fm.scores import (
-    FMRows,
-    Levels,
-    level_of,
-    linear_part,
-    row_of,
-    sum_level,
-)
-from freqfm.backends.cuda.groups import group_sum
-from freqfm.backends.cuda.steps import move_weight, rate_of_row, root_of_row
 from freqfm.formulas.codes import (
     COUNT_SAMPLES,
     RATE_CONSTANT,
@@ -46,7 +57,275 @@ from freqfm.formulas.codes import (
     STEP_ROWWISE_ADAGRAD,
 )
 from freqfm.formulas.losses import expectation, loss_and_gradient, loss_curvature
+from freqfm.formulas.rng import key_in_python, permuted_index
 from freqfm.formulas.steps import penalized_curvature, present_rate, step_element
+
+#: Most entries of a piece.
+WINDOW = 64
+
+_ONE = np.uint64(1)
+
+
+class EpochOrder(NamedTuple):
+    """In which order an epoch visits the rows: shuffled blocks, and then the others in theirs."""
+
+    n_blocks: int  #: uint64, as all numbers here
+    block_bits: int
+    low_bits: int
+    high_bits: int
+    key: int
+    rows: np.ndarray  #: (n_rows,), int32, result: the row at each place
+    places: np.ndarray  #: (n_rows,), int32, result: the place of each row
+
+
+class Occurrences(NamedTuple):
+    """The entries of all batches, by batch and token."""
+
+    tokens: np.ndarray  #: (nnz,), int32
+    rows: np.ndarray  #: (nnz,), int32, the row's place in the batch
+    values: np.ndarray  #: (nnz,), float32
+    starts: np.ndarray  #: (n_batches + 1,), int32, where the entries of a batch begin
+
+
+class _Entries(NamedTuple):
+    """The entries token by token, and how they are sorted."""
+
+    tokens: np.ndarray  #: (nnz,), int32, increasing
+    rows: np.ndarray  #: (nnz,), int32
+    values: np.ndarray  #: (nnz,), float32
+    places: np.ndarray  #: (n_rows,), int32, of each row in the epoch
+    batch_size: int
+    batches: np.ndarray  #: (nnz,), int32, of each entry
+    order: np.ndarray  #: (nnz,), int32, sorted by batch
+    out: Occurrences
+
+
+@inlined
+def order_rows(group, b, order):
+    """Write which row stands at each place of an epoch, and the place of each row."""
+    thread, n_threads = worker(group)
+    for place in range(thread, order.rows.shape[0], n_threads):
+        i = np.uint64(place)
+        block = i >> order.block_bits
+        if block < order.n_blocks:
+            moved = permuted_index(
+                block, order.n_blocks, order.low_bits, order.high_bits, order.key
+            )
+            i = (moved << order.block_bits) | (i & ((_ONE << order.block_bits) - _ONE))
+        order.rows[place] = np.int32(i)
+        order.places[np.int64(i)] = np.int32(place)
+
+
+@inlined
+def find_batches(group, b, entries):
+    """Write the batch of each entry."""
+    thread, n_threads = worker(group)
+    for e in range(thread, entries.batches.shape[0], n_threads):
+        entries.batches[e] = entries.places[entries.rows[e]] // entries.batch_size
+
+
+@inlined
+def gather(group, b, entries):
+    """Copy the sorted entries, and find where batches begin."""
+    thread, n_threads = worker(group)
+    out, order = entries.out, entries.order
+    n, n_batches = order.shape[0], out.starts.shape[0] - 1
+    for e in range(thread, n + 1, n_threads):
+        batch = n_batches
+        if e < n:
+            entry = order[e]
+            batch = entries.batches[entry]
+            out.tokens[e] = entries.tokens[entry]
+            out.rows[e] = entries.places[entries.rows[entry]] - batch * entries.batch_size
+            out.values[e] = entries.values[entry]
+        last = entries.batches[order[e - 1]] if e > 0 else -1
+        for started in range(last + 1, batch + 1):
+            out.starts[started] = e
+
+
+_ORDER = (order_rows,)
+_FIND = (find_batches,)
+_GATHER = (gather,)
+
+
+class EpochSort:
+    """The order of an epoch, and the entries of its batches; the same ones if nothing is shuffled.
+
+    Parameters
+    ----------
+    device : Device
+    problem : FMProblem
+    X : csr_array
+        The rows that are trained on.
+    """
+
+    def __init__(self, device, problem, X):
+        self._device, self._problem = device, problem
+        n_rows, n = X.shape[0], X.nnz
+        if max(n, n_rows) > np.iinfo(np.int32).max:
+            raise CPUOnlyError(
+                f"X has {n} entries in {n_rows} rows; more than {np.iinfo(np.int32).max} of "
+                f"either are trained on the CPU only. Set device='cpu'."
+            )
+        self._n_batches = -(-n_rows // problem.batch_size)
+        by_token = X.tocsc()
+        tokens = np.repeat(np.arange(X.shape[1], dtype=np.int32), np.diff(by_token.indptr))
+        self.rows, places = (device.empty(n_rows, np.int32) for _ in range(2))
+        self.occurrences = Occurrences(
+            tokens=device.empty(n, np.int32),
+            rows=device.empty(n, np.int32),
+            values=device.empty(n, np.float32),
+            starts=device.empty(self._n_batches + 1, np.int32),
+        )
+        batches = device.empty(n, np.int32)
+        self._entries = _Entries(
+            tokens=device.to_device(tokens),
+            rows=device.to_device(by_token.indices.astype(np.int32)),
+            values=device.to_device(by_token.data),
+            places=places,
+            batch_size=problem.batch_size,
+            batches=batches,
+            order=batches,
+            out=self.occurrences,
+        )
+        self._sort, self._done = RadixSort(device), False
+
+    def run(self, epoch):
+        """Sort the entries of an epoch."""
+        if self._done and not self._problem.n_blocks:
+            return
+        device, entries, n = self._device, self._entries, self._entries.rows.shape[0]
+        device.run(_ORDER, self._order(epoch), 1, self.rows.shape[0])
+        device.run(_FIND, entries, 1, n)
+        order = self._sort.order(entries.batches, self._n_batches)
+        device.run(_GATHER, entries._replace(order=order), 1, n + 1)
+        self._done = True
+
+    def _order(self, epoch):
+        problem, bits = self._problem, 2
+        while (1 << bits) < problem.n_blocks:
+            bits += 1
+        key = key_in_python(problem.seed, epoch)
+        numbers = problem.n_blocks, problem.block_bits, bits // 2, bits - bits // 2, key
+        return EpochOrder(*map(np.uint64, numbers), self.rows, self._entries.places)
+
+
+class FMRows(NamedTuple):
+    """Rows of X, in CSR."""
+
+    indptr: np.ndarray  #: (n_rows + 1,), int64
+    tokens: np.ndarray  #: (nnz,), int32
+    values: np.ndarray  #: (nnz,), float32
+
+
+class FMVectors(NamedTuple):
+    """The weights of one output, float32."""
+
+    intercept: np.ndarray  #: (1,)
+    linear: np.ndarray  #: (n,)
+    factors: np.ndarray  #: the tables of all levels, one-dimensional
+    dense: np.ndarray  #: (1, n_weights), of dense layers; or (1, 0)
+
+
+class Levels(NamedTuple):
+    """The tables of all levels, which stand one after the other in one array of weights.
+
+    Tuples, which a kernel reads without the delay of an array in memory.
+    """
+
+    ranked: bool  #: whether there are several tables; if not, ``levels`` and ``rows`` are empty
+    widths: tuple  #: (m,)
+    starts: tuple  #: (m,), where tables begin in the weights
+    columns: tuple  #: (m,), where levels begin in a row of the scratch
+    first_starts: tuple  #: (m,), where states of row-wise Adagrad begin
+    levels: np.ndarray  #: (n,), int32, the highest level of each token
+    rows: np.ndarray  #: (n,), int32, the row of a token in its tables
+    prefix: bool
+    follow_loss: bool  #: whether dependent vectors follow the loss of the last score too
+    dependent_weight: float  #: of the losses of dependent vectors
+
+
+@inlined
+def level_of(levels, k):
+    """Return the highest level of a token."""
+    return levels.levels[k] if levels.ranked else 0
+
+
+@inlined
+def row_of(levels, k):
+    """Return the row of a token in its tables."""
+    return levels.rows[k] if levels.ranked else k
+
+
+@inlined
+def sum_level(group, row, p, weights, levels, out):
+    """Return a level's interactions in a row, those that are replaced, and |sum of x v|^2.
+
+    The sums go to row ``j`` of ``out``: all, and those of free vectors; or nowhere.
+    """
+    rows, i, j = row
+    sums, free_sums = out
+    width, start, column = levels.widths[p], levels.starts[p], levels.columns[p]
+    final = levels.prefix or p == len(levels.widths) - 1
+    norm, kept_norm, squares, kept_squares = ZERO, ZERO, ZERO, ZERO
+    for f in range(group.lane, width, COLUMNS * group.n_lanes):
+        columns = four_columns(group, f, width)
+        kept, free, of_kept, of_free = FOUR_ZEROS, FOUR_ZEROS, FOUR_ZEROS, FOUR_ZEROS
+        for e in range(rows.indptr[i], rows.indptr[i + 1]):
+            k = rows.tokens[e]
+            if level_of(levels, k) < p:
+                continue
+            term = times(
+                rows.values[e], read_from(weights, start + row_of(levels, k) * width, columns)
+            )
+            if level_of(levels, k) == p and not final:
+                free, of_free = add(free, term), add(of_free, products(term, term))
+            else:
+                kept, of_kept = add(kept, term), add(of_kept, products(term, term))
+        total = add(kept, free)
+        norm += sum_inside(columns, products(total, total))
+        squares += sum_inside(columns, add(of_kept, of_free))
+        kept_norm += sum_inside(columns, products(kept, kept))
+        kept_squares += sum_inside(columns, of_kept)
+        if sums.shape[0] > 0:
+            write(sums, j, moved(columns, column), total)
+        if free_sums.shape[0] > 0:
+            write(free_sums, j, moved(columns, column), free)
+    norm = group_sum(group, norm)
+    interactions = HALF * (norm - group_sum(group, squares))
+    replaced = ZERO if final else HALF * group_sum(group, kept_norm - kept_squares)
+    return interactions, replaced, norm
+
+
+@inlined
+def linear_part(group, rows, i, linear):
+    """Return the linear part of a row's score, and the sum of |x|."""
+    total, reach = ZERO, ZERO
+    for p in range(rows.indptr[i] + group.lane, rows.indptr[i + 1], group.n_lanes):
+        x = rows.values[p]
+        total += x * linear[rows.tokens[p]]
+        reach += abs(x)
+    return group_sum(group, total), group_sum(group, reach)
+
+
+@inlined
+def score(group, b, args):
+    """Write the scores of rows."""
+    rows, (intercept, linear, weights, _), levels, nothing, scores = args
+    for i in range(group.rank, scores.shape[0], group.size):
+        of_linear, _ = linear_part(group, rows, i, linear)
+        found, replaced = intercept[0] + of_linear, ZERO
+        for p in range(len(levels.widths)):
+            row = rows, i, 0
+            found -= replaced
+            more, replaced, _ = sum_level(group, row, p, weights, levels, (nothing, nothing))
+            found += more
+        if group.lane == 0:
+            scores[i] = found
+
+
+SCORE = (score,)
+
 
 _TWO = np.float32(2)
 

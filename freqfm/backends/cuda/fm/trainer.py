@@ -6,12 +6,22 @@ import numpy as np
 
 from freqfm._input.rows import take_rows
 from freqfm.backends.base import RankedTables
-from freqfm.backends.cuda.columns import COLUMNS
 from freqfm.backends.cuda.fm import layers
-from freqfm.backends.cuda.fm.batch import TRAIN, FMArgs, FMScratch, FMTargets, FMWeightState
-from freqfm.backends.cuda.fm.occurrences import WINDOW, EpochSort
-from freqfm.backends.cuda.fm.scores import SCORE, FMRows, FMVectors, Levels
+from freqfm.backends.cuda.fm.batch import (
+    SCORE,
+    TRAIN,
+    WINDOW,
+    EpochSort,
+    FMArgs,
+    FMRows,
+    FMScratch,
+    FMTargets,
+    FMVectors,
+    FMWeightState,
+    Levels,
+)
 from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, rule_for_device, sum_of
+from freqfm.backends.cuda.tables import COLUMNS
 from freqfm.formulas.codes import BETA_1, BETA_2, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.steps import adam_corrections, layer_corrections
 

@@ -13,7 +13,7 @@ from freqfm.backends.base import Histories
 from freqfm.backends.cuda.groups import group_sum, synchronize_group
 from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, sum_of
 from freqfm.backends.cuda.products import most_parts, parts_of, product_in_parts, sum_of_parts
-from freqfm.backends.cuda.ranking.histories import on_device
+from freqfm.backends.cuda.ranking.batches import on_device
 
 # Most threads that solve rows at the same time, and how many rows of a batch a group solves. All
 # groups wait for each other after a batch, and rows are of all lengths; so batches are long.

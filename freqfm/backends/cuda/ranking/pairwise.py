@@ -26,7 +26,7 @@ from freqfm.backends.cuda.tables import (
 )
 from freqfm.formulas.codes import NEGATIVES_SEPARATE
 from freqfm.formulas.losses import pair_loss
-from freqfm.formulas.search import first_above
+from freqfm.formulas.selection import first_above
 
 
 class Pairwise(NamedTuple):

@@ -15,19 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ONE, ZERO, inlined
-from freqfm.backends.cuda.columns import (
-    COLUMNS,
-    FOUR_ZEROS,
-    add,
-    exponentials,
-    four_columns,
-    largest_of,
-    products,
-    read,
-    sum_inside,
-    times,
-    write,
-)
 from freqfm.backends.cuda.draws import (
     DrawScratch,
     draw_by_formulas,
@@ -62,13 +49,24 @@ from freqfm.backends.cuda.ranking.batches import (
     panel_of,
 )
 from freqfm.backends.cuda.tables import (
+    COLUMNS,
+    FOUR_ZEROS,
+    add,
+    exponentials,
+    four_columns,
     gather_dropped_row,
     gather_row,
+    largest_of,
+    products,
+    read,
     score_row,
+    sum_inside,
     through_dropout,
     through_normalisation,
+    times,
     unit_element,
     unit_elements,
+    write,
 )
 from freqfm.formulas.codes import (
     NEGATIVES_DRAWN,

@@ -5,7 +5,6 @@ import functools
 import numpy as np
 
 from freqfm.backends.base import CPUOnlyError, RankingTrainer
-from freqfm.backends.cuda.device_tables import DeviceTables
 from freqfm.backends.cuda.memory import DeviceTrainer, sum_of
 from freqfm.backends.cuda.ranking.alignment import AlignmentFamily
 from freqfm.backends.cuda.ranking.batches import (
@@ -21,7 +20,7 @@ from freqfm.backends.cuda.ranking.batches import (
 )
 from freqfm.backends.cuda.ranking.pairwise import PairwiseFamily
 from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
-from freqfm.backends.cuda.tables import dropout_of
+from freqfm.backends.cuda.tables import DeviceTables, dropout_of
 from freqfm.formulas import codes
 from freqfm.formulas.losses import ends_draws
 from freqfm.formulas.rng import key_in_python

@@ -1,18 +1,253 @@
 """The methods by which a factorization machine explains its scores."""
 
+import sys
+
 import numpy as np
 from scipy import sparse
 from sklearn.utils import Bunch
 
 from freqfm._input.frames import is_frame
-from freqfm._input.rows import with_one_index_type
-from freqfm._input.validation import check_flag, validate_rows
+from freqfm._input.rows import concatenated_ranges, slices, with_one_index_type
+from freqfm._input.validation import check_count, check_flag, kernel_csr, validate_rows
+from freqfm._messages import warn_user
+from freqfm.backends.base import Tower
 from freqfm.estimators.fm.explanations.columns import feature_names as checked_names
-from freqfm.estimators.fm.explanations.columns import group_columns
-from freqfm.estimators.fm.explanations.contributions import Explainer
-from freqfm.estimators.fm.explanations.interactions import strongest_interactions
-from freqfm.estimators.fm.explanations.linear_part import LinearPart
-from freqfm.estimators.fm.explanations.shares import mean_magnitudes
+from freqfm.estimators.fm.explanations.columns import group_columns, names_of_features
+from freqfm.estimators.fm.explanations.contributions import Entries, Explainer, chunks, pull
+
+
+def interaction_share(model, X, groups):
+    """Return the share of the scores' variance that interactions of groups of columns carry.
+
+    With mu the mean row and W without pairs inside a group, x W x / 2 is the sum of
+    (x - mu) W (x - mu) / 2 and of terms of single columns. If the groups are independent, these two
+    parts of the score are uncorrelated (the functional ANOVA), and the share is that of the first.
+
+    Parameters
+    ----------
+    model : BaseFM
+        Of order two.
+    X : csr_array of shape (n_samples, n_features)
+    groups : ndarray of shape (n_features,)
+        The group of each column, from 0 on.
+
+    Returns
+    -------
+    share : float
+        From 0 to 1, over all outputs; 0 if the scores do not vary.
+    """
+    features = np.unique(X.indices)
+    groups, X = groups[features], sparse.csr_array(X[:, features])
+    mean = sparse.csr_array(np.asarray(X.mean(axis=0, dtype=np.float64)).reshape(1, -1))
+    every = Entries.of(mean, np.arange(len(features)))
+    of_pairs = of_single = 0.0
+    parts = list(chunks(X))
+    for output, terms in zip(model._outputs(), model._pair_terms(features), strict=True):
+        mean_pulls = _pull_between(terms, mean, every, groups)
+        interactions, scores = [], []
+        for part in parts:
+            entries = Entries.of(part)
+            i, x = entries.columns, entries.values
+            between = x * (_pull_between(terms, part, entries, groups) / 2 - mean_pulls[i])
+            whole = x * (output.linear[features[i]] + pull(terms, part, entries) / 2)
+            for found, values in ((interactions, between), (scores, whole)):
+                found.append(np.bincount(entries.rows, values, part.shape[0]))
+        interactions, scores = np.concatenate(interactions), np.concatenate(scores)
+        of_pairs += interactions.var()
+        of_single += (scores - interactions).var()
+    return float(of_pairs / (of_pairs + of_single)) if of_pairs else 0.0
+
+
+def _pull_between(terms, X, entries, groups):
+    """Return (W x)_i like ``pull``, without the pairs inside a group."""
+    n_groups = 1 + int(groups.max(initial=0))
+    # Each row is divided into one for each of its groups.
+    numbers, rows = np.unique(
+        entries.rows * n_groups + groups[entries.columns], return_inverse=True
+    )
+    shape = len(numbers), X.shape[1]
+    divided = sparse.csr_array((entries.values, (rows, entries.columns)), shape=shape)
+    divided.sort_indices()
+    inside = pull(terms, divided, entries._replace(rows=rows))
+    return pull(terms, X, entries) - inside
+
+
+def mean_magnitudes(explainer, X, groups, n_groups):
+    """Return the mean absolute sum of contributions of each group, (n_outputs, n_groups)."""
+    found = np.zeros((explainer.n_outputs, n_groups))
+    for _, entries, values in explainer.chunks(X):
+        keys, place = np.unique(
+            entries.rows * n_groups + groups[entries.columns], return_inverse=True
+        )
+        for of_output, data in zip(found, values, strict=True):
+            sums = np.abs(np.bincount(place, data, len(keys)))
+            of_output += np.bincount(keys % n_groups, sums, n_groups)
+    return found / X.shape[0]
+
+
+_ADVICE = (
+    "is only the linear part of {name}, whose features also interact. For what each feature adds "
+    "to a score use explain, or shap.Explainer(model.{score}, background)"
+)
+
+
+class LinearPart:
+    """The attribute ``coef_``, kept where other attributes are.
+
+    shap takes every model that has ``coef_`` and ``intercept_`` for a linear one, with no means to
+    tell it otherwise; it is therefore told that there is no ``coef_``. Feature selection of
+    scikit-learn ranks by ``coef_``, which is one possible order: it gets a warning.
+    """
+
+    def __set_name__(self, owner, name):
+        self._name = name
+
+    def __get__(self, model, owner=None):
+        if model is None:
+            return self
+        if self._name not in vars(model):
+            raise AttributeError(f"{type(model).__name__!r} object has no attribute {self._name!r}")
+        caller = sys._getframe(1).f_globals.get("__name__") or ""
+        if caller.startswith("shap."):
+            warn_user(f"{self._describe(model)}; shap gets no {self._name}.")
+            raise AttributeError(self._describe(model))
+        if caller.startswith("sklearn.feature_selection."):
+            warn_user(
+                f"{self._describe(model)}, and to select features "
+                f"sklearn.inspection.permutation_importance."
+            )
+        return vars(model)[self._name]
+
+    def __set__(self, model, value):
+        vars(model)[self._name] = value
+
+    def __delete__(self, model):
+        try:
+            del vars(model)[self._name]
+        except KeyError:
+            raise AttributeError(self._name) from None
+
+    def _describe(self, model):
+        name = type(model).__name__
+        score = "decision_function" if hasattr(model, "decision_function") else "predict"
+        return f"{self._name} {_ADVICE.format(name=name, score=score)}"
+
+
+# Pairs that are scored at once, each taking about 40 bytes.
+_PAIRS_AT_ONCE = 1 << 20
+
+# Without rows all pairs are scored; this many features, or fields, have 50 million.
+_MOST_FEATURES = 10_000
+
+
+def strongest_interactions(model, X, fields, feature_names, n_pairs):
+    """See ``ExplanationMixin.interaction_strengths``."""
+    n_pairs = check_count("n_pairs", n_pairs)
+    model._check_learned()
+    groups, field_names = None, []
+    if fields is not None:
+        groups, field_names = group_columns(model, fields)
+        if feature_names is None and hasattr(fields, "transform"):
+            feature_names = names_of_features(fields, model)
+    names = checked_names(model, feature_names)
+    if X is None:
+        chunks = _all_pairs(model.n_features_in_)
+    else:
+        X, _ = validate_rows(model, X, reset=False)
+        X = with_one_index_type(X)
+        chunks = _pairs_of_rows(X)
+    found = np.zeros((0, 2), np.int64), np.zeros((0, len(model.intercept_))), np.zeros(0)
+    of_fields, n_fields = None, len(field_names)
+    if groups is not None and n_fields <= _MOST_FEATURES:
+        of_fields = np.zeros((n_fields, n_fields))
+    alone = _alone(model)
+    for pairs, products in chunks:
+        if groups is not None:
+            apart = groups[pairs[:, 0]] != groups[pairs[:, 1]]
+            pairs, products = pairs[apart], products[apart]
+        strengths = _strengths(model, pairs, alone)
+        effects = np.abs(strengths).max(axis=1, initial=0) * products
+        if of_fields is not None:
+            np.add.at(of_fields, tuple(groups[pairs].T), effects)
+        found = _keep_largest(found, (pairs, strengths, effects), n_pairs)
+    pairs, strengths, effects = found
+    result = Bunch(
+        features=pairs,
+        names=names[pairs],
+        strengths=strengths[:, 0] if strengths.shape[1] == 1 else strengths,
+        effects=effects,
+    )
+    if groups is not None:
+        of_fields = None if of_fields is None else of_fields + of_fields.T
+        result.update(field_names=field_names, field_effects=of_fields)
+    if X is not None:
+        result.update(share=_share(model, X, groups))
+    return result
+
+
+def _share(model, X, groups):
+    if any(isinstance(output.dense, Tower) for output in model._outputs()):
+        return None
+    if groups is None:
+        groups = getattr(model, "fields_", None)
+    return interaction_share(model, X, np.arange(X.shape[1]) if groups is None else groups)
+
+
+def _all_pairs(n_features):
+    """Yield all pairs in chunks, with ones."""
+    if n_features > _MOST_FEATURES:
+        raise ValueError(
+            f"the model has {n_features} features and X=None, so that all their pairs would be "
+            f"compared; give rows as X, and only pairs that occur in them are."
+        )
+    step = max(1, _PAIRS_AT_ONCE // n_features)
+    for part in slices(n_features, step):
+        first = np.arange(part.start, part.stop)
+        n_others = n_features - 1 - first
+        second = concatenated_ranges(first + 1, n_others)
+        pairs = np.column_stack([np.repeat(first, n_others), second])
+        yield pairs, np.ones(len(pairs))
+
+
+def _pairs_of_rows(X):
+    """Yield the pairs that occur together in rows, with the mean of their |x_i x_j|."""
+    X = sparse.csr_array((np.abs(X.data, dtype=np.float64), X.indices, X.indptr), shape=X.shape)
+    means = sparse.coo_array(sparse.triu(X.T @ X, k=1)) / X.shape[0]
+    for part in slices(means.nnz, _PAIRS_AT_ONCE):
+        yield np.column_stack([means.row[part], means.col[part]]), means.data[part]
+
+
+def _alone(model):
+    """Return the scores of rows of one feature each, less the score of a row of none."""
+    n = model.n_features_in_
+    rows = kernel_csr(np.ones(n), np.arange(n), np.append(np.arange(n + 1), n), (n + 1, n))
+    scores = model._score_rows(rows).T.astype(np.float64)
+    return scores[:-1] - scores[-1], scores[-1]
+
+
+def _strengths(model, pairs, alone):
+    """Return the effects on the score of two features together, minus those of each alone."""
+    n_rows, n_features = len(pairs), model.n_features_in_
+    indptr = np.arange(0, 2 * n_rows + 1, 2)
+    rows = kernel_csr(np.ones(2 * n_rows), pairs.ravel(), indptr, (n_rows, n_features))
+    scores = model._score_rows(rows)
+    single, empty = alone
+    return scores.T - empty - single[pairs[:, 0]] - single[pairs[:, 1]]
+
+
+def _keep_largest(best, new, n):
+    """Return the ``n`` pairs of the largest effects of both; equal ones in order of the features.
+
+    They are tuples of arrays: pairs, strengths and effects.
+    """
+    parts = [np.concatenate(both) for both in zip(best, new, strict=True)]
+    pairs, _, effects = parts
+    if len(effects) > n:
+        least = np.partition(effects, len(effects) - n)[len(effects) - n]
+        parts = [part[effects >= least] for part in parts]
+        pairs, _, effects = parts
+    order = np.lexsort((pairs[:, 1], pairs[:, 0], -effects))[:n]
+    return tuple(part[order] for part in parts)
 
 
 class ExplanationMixin:

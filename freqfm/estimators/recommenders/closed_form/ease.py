@@ -11,9 +11,9 @@ from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import canonical_csr, check_memory, count_threads
-from freqfm._threads import single_threaded_blas
+from freqfm._machine import single_threaded_blas
 from freqfm.estimators.progress import announce, announced_parts
-from freqfm.estimators.recommenders.closed_form.item_weights import (
+from freqfm.estimators.recommenders.closed_form.base import (
     ItemWeightsRecommender,
     count_neighbors,
     listed_rows,

@@ -13,9 +13,9 @@ from sklearn.utils.extmath import randomized_svd
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import check_memory, count_threads, draw_seed
-from freqfm._threads import single_threaded_blas
+from freqfm._machine import single_threaded_blas
 from freqfm.estimators.progress import announce
-from freqfm.estimators.recommenders.closed_form.item_weights import (
+from freqfm.estimators.recommenders.closed_form.base import (
     ItemWeightsRecommender,
     count_neighbors,
     listed_rows,

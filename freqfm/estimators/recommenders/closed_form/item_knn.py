@@ -9,7 +9,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
 from freqfm.estimators.progress import announced_parts
-from freqfm.estimators.recommenders.closed_form.item_weights import (
+from freqfm.estimators.recommenders.closed_form.base import (
     ItemWeightsRecommender,
     listed_rows,
     unit_rows,

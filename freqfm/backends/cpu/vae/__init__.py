@@ -1,1 +1,0 @@
-"""Autoencoders: the layers that have a row per item."""

@@ -1,0 +1,740 @@
+"""Text files of rows: libFM, libffm, and raw Criteo click logs."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import math
+import os
+import re
+import sys
+import zlib
+from array import array
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+from scipy.sparse import csr_array
+from sklearn.datasets import load_svmlight_files
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils import Bunch, column_or_1d
+
+from freqfm._input.validation import (
+    as_array,
+    as_float_csr,
+    canonical_csr,
+    check_flag,
+    check_integer,
+    check_memory,
+)
+from freqfm._messages import cut, shown
+from freqfm._paths import check_path, check_paths
+
+
+def _open_zstd(path, mode):
+    """Open a file compressed by zstd."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise ImportError(f"opening {path} takes pyarrow: pip install 'freqfm[streams]'.") from None
+    if mode == "wb":
+        return pyarrow.output_stream(path, compression="zstd")
+    return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
+
+
+_OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
+
+
+def opener_of(path):
+    """Return the function that opens a file, compressed if its name says so."""
+    return _OPENERS.get(os.path.splitext(path)[1], open)
+
+
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = b"\xff\xfe", b"\xfe\xff"
+
+
+def read_lines(path):
+    """Yield the number and the bytes of each line, without a byte order mark.
+
+    Parameters
+    ----------
+    path : str
+        Files that end in ".gz", ".bz2" or ".zst" are decompressed.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be decompressed, or is encoded in UTF-16.
+    """
+    opener = opener_of(path)
+    with opener(path, "rb") as file:
+        try:
+            lines = enumerate(file, start=1)
+            for number, line in islice(lines, 1):
+                if line.startswith(_UTF16_MARKS):
+                    raise ValueError(f"{path} is encoded in UTF-16; save it as UTF-8.")
+                yield number, line.removeprefix(_UTF8_MARK)
+            yield from lines
+        except Exception as error:
+            # zstd's error has a class in each library. Only errors of the operating system have an
+            # errno.
+            known = isinstance(error, (EOFError, OSError, zlib.error))
+            if not known and type(error).__name__ != "ZstdError":
+                raise
+            if opener is open or getattr(error, "errno", None) is not None:
+                raise
+            raise ValueError(
+                f"{path} cannot be decompressed ({error}); pass a complete file, or one whose name "
+                f"does not end in .gz, .bz2 or .zst if it is not compressed."
+            ) from error
+
+
+def parsed(path, lines, parse):
+    """Yield the number of each line, and the result of a function of its text.
+
+    Errors of the function name the file and the line.
+
+    Bytes that are not UTF-8 are kept in a readable form.
+    """
+    for number, line in lines:
+        try:
+            row = parse(line.decode("utf-8", "backslashreplace").rstrip("\r\n"))
+        except ValueError as error:
+            raise at_line(path, number, error) from None
+        yield number, row
+
+
+def at_line(path, number, problem):
+    """Return the error for a problem in a line."""
+    return ValueError(f"{path}, line {number}: {problem}")
+
+
+_ADVICE = "give every line a target and pairs column:value, columns ascending and below 2**31 - 1."
+
+
+def load_libfm(
+    path: str | os.PathLike[str],
+    *,
+    n_features: int | None = None,
+    zero_based: bool | str = "auto",
+    dtype: DTypeLike = np.float32,
+) -> tuple[csr_array, np.ndarray]:
+    """Load data in the text format of libFM, which is that of svmlight.
+
+    One row per line: the target, then ``column:value`` for every non-zero entry [1]_. The
+    format has no field for the number of columns: load the files of one data set in one call,
+    or pass `n_features`, to give them all the same columns.
+
+    Parameters
+    ----------
+    path : str, path-like, or list or tuple of these
+        File or files to read; those that end in ".gz", ".bz2" or ".zst" are decompressed.
+    n_features : int, default=None
+        Number of columns. None is as many as the largest column number found in the files needs.
+    zero_based : bool or "auto", default="auto"
+        Whether the columns are numbered from 0 (True) or 1 (False). "auto" assumes 1 if column 0
+        is in none of the files; pass True where columns start at 0 and the first may be missing
+        by chance.
+    dtype : numpy dtype, default=numpy.float32
+        Type of the values of X.
+
+    Returns
+    -------
+    X : csr_array of shape (n_samples, n_features), dtype `dtype`
+        With int32 indices, sorted; zeros in the file are not stored.
+    y : ndarray of shape (n_samples,), dtype float64
+        The targets as they are in the file, often -1 and 1.
+
+        For a list or tuple of paths the result is the flat list ``[X1, y1, X2, y2, ...]``,
+        all with the same number of columns.
+
+    Raises
+    ------
+    ValueError
+        If there is no path, if a line cannot be read, holds NaN or infinity or names a query
+        (``qid:1``), if the column numbers of a line are not in increasing order or beyond int32, if
+        a file cannot be decompressed, or if `n_features` is too small for the largest column number
+        found. The message names the file and the line.
+
+    See Also
+    --------
+    sklearn.datasets.load_svmlight_files : The reader behind this function.
+
+    References
+    ----------
+    .. [1] Steffen Rendle, "Factorization Machines with libFM", ACM Transactions on
+       Intelligent Systems and Technology 3(3), 2012.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from freqfm.datasets import load_libfm
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "train.libfm")
+    ...     with open(path, "w") as file:
+    ...         _ = file.write("1 0:1 3:1\\n-1 1:1 4:0.5\\n")
+    ...     X, y = load_libfm(path)
+    >>> X.toarray().tolist()
+    [[1.0, 0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.5]]
+    >>> y.tolist()
+    [1.0, -1.0]
+    """
+    files = [Lines(one, numbered_lines(one)) for one in check_paths("path", path)]
+    loaded = load_files(files, n_features=n_features, zero_based=zero_based, dtype=np.dtype(dtype))
+    return (loaded[0], loaded[1]) if isinstance(path, str | os.PathLike) else loaded
+
+
+def numbered_lines(path):
+    """Yield the number and the bytes of each line that is not blank or a comment.
+
+    Raise if one has the query of a ranking, which scikit-learn's reader would ignore.
+    """
+    # Integers are found in bytes in less than a tenth of the time of bytes.
+    hash_sign, q = b"#q"
+    for number, line in read_lines(path):
+        content = line.partition(b"#")[0] if hash_sign in line else line
+        if q in content and b"qid" in content:
+            raise at_line(
+                path,
+                number,
+                "found a query, qid:..., which freqfm's models have no use for; take these out, or "
+                "read the file by sklearn.datasets.load_svmlight_file(path, query_id=True).",
+            )
+        if content and not content.isspace():
+            yield number, line
+
+
+def read_blocks(path, zero_based, n_rows):
+    """Yield X and y of some rows at a time; errors name the line."""
+    rows = numbered_lines(path)
+    while block := list(islice(rows, n_rows)):
+        yield load_files([Lines(path, block)], zero_based=zero_based, dtype=np.float32)
+
+
+class Lines:
+    """A file object for scikit-learn's reader that keeps the numbers of the lines read."""
+
+    #: The end of errors of lines that cannot be read.
+    advice = _ADVICE
+
+    def __init__(self, path, lines):
+        self.path, self._lines = path, lines
+        self.numbers = array("q")
+        self.done = self.failed = False
+
+    def __iter__(self):
+        try:
+            for number, line in self._lines:
+                self.numbers.append(number)
+                yield line
+        except ValueError:
+            self.failed = True
+            raise
+        self.done = True
+
+    def read(self):
+        """Mark this as a file for scikit-learn, which never calls the method."""
+        raise NotImplementedError
+
+
+def load_files(files, **options):
+    """Return X and y of each file; errors name the line."""
+    try:
+        loaded = load_svmlight_files(files, **options)
+    except (OverflowError, ValueError, IndexError) as error:
+        # The reader stops at the line that it cannot read, but does not say which line it is.
+        last = next((file for file in reversed(files) if file.numbers), None)
+        if last is None or last.done or last.failed:
+            raise
+        raise at_line(last.path, last.numbers[-1], f"{cut(error)}; {last.advice}") from error
+    for place, file in enumerate(files):
+        X, y = loaded[2 * place : 2 * place + 2]
+        _check_rows(X, y, file)
+        loaded[2 * place] = as_canonical(X)
+    return loaded
+
+
+def _check_rows(X, y, file):
+    """Raise a ValueError that names the line if a target or a value is not finite."""
+    for kind, numbers in (("the target", y), (f"a value, of {X.dtype}", X.data)):
+        if not np.isfinite(numbers).all():
+            place = np.flatnonzero(~np.isfinite(numbers))[0]
+            row = place if numbers is y else np.searchsorted(X.indptr, place, side="right") - 1
+            problem = f"found {numbers[place]} as {kind}; give finite numbers only."
+            raise at_line(file.path, file.numbers[row], problem)
+
+
+def as_canonical(X):
+    """Return X as a csr_array with sorted int32 indices and no stored zeros."""
+    X = csr_array(X)
+    X.sum_duplicates()
+    X.eliminate_zeros()
+    # The reader returns int64 indices; int32 takes half the memory and is what kernels expect.
+    if max(X.nnz, X.shape[1]) <= np.iinfo(np.int32).max:
+        X.indices = X.indices.astype(np.int32)
+        X.indptr = X.indptr.astype(np.int32)
+    return X
+
+
+_ENTRY = re.compile(rb"(\d{1,10}):(\d{1,10}):([^:]+)")
+
+# The field of columns that are in none of the files.
+_NO_FIELD = -1
+
+# Features may leave this many columns empty, or this many for each that occurs: a field for every
+# column takes 8 bytes. Hashed features fit.
+_ALWAYS_ALLOWED = 1 << 24
+_ALLOWED_PER_FEATURE = 100
+
+
+def load_libffm(
+    path: str | os.PathLike[str] | list | tuple,
+    *,
+    n_features: int | None = None,
+    fields: ArrayLike | None = None,
+    zero_based: bool | str = "auto",
+    by_field: bool = False,
+    dtype: DTypeLike = np.float32,
+) -> tuple[csr_array, np.ndarray, np.ndarray] | list:
+    """Load data in the text format of libffm and xLearn, whose entries name a field.
+
+    One row per line: the target, then ``field:feature:value`` for every non-zero entry, in any
+    order [1]_. The number of a feature is its column, and each column has one field.
+
+    Parameters
+    ----------
+    path : str, path-like, or list or tuple of these
+        File or files to read; those that end in ".gz", ".bz2" or ".zst" are decompressed. Load the
+        files of one data set in one call, to give them all the same columns.
+    n_features : int, default=None
+        Number of columns. None is that of `fields`, or else as many as the largest feature found
+        in the files needs; if nearly all of more than 16 million would be empty, that is an error.
+    fields : array-like of shape (n_features,), default=None
+        The fields that an earlier call returned, for files with the same columns. Pass
+        ``zero_based`` as well, as the later files may lack the first column by chance.
+    zero_based : bool or "auto", default="auto"
+        Whether features are numbered from 0 (True) or 1 (False). "auto" assumes 1 if feature 0 is
+        in none of the files; pass True where they start at 0 and the first may be missing by
+        chance. Numbers of fields are kept as they are.
+    by_field : bool, default=False
+        Whether a feature in two fields is two features, for files of hashed features. There is then
+        a column for each feature and field, in the order in which they first occur in the files,
+        whatever `zero_based` is; so all files must be loaded in one call, without `fields`. False
+        takes each feature for a column; one in two fields is an error.
+    dtype : numpy dtype, default=numpy.float32
+        Type of the values of X.
+
+    Returns
+    -------
+    X : csr_array of shape (n_samples, n_features), dtype `dtype`
+        With int32 indices, sorted; zeros in the file are not stored.
+    y : ndarray of shape (n_samples,), dtype float64
+        The targets as they are in the file, often -1 and 1, or 0 and 1.
+    fields : ndarray of shape (n_features,), dtype int64
+        The field of each column; -1 for columns that are in none of the files, nor in the `fields`
+        given.
+
+        For a list or tuple of paths the result is the flat list ``[X1, y1, X2, y2, ..., fields]``,
+        all with the same columns.
+
+    Raises
+    ------
+    ValueError
+        If there is no path, if a line cannot be read, holds NaN or infinity or a feature twice, if
+        a feature is in two fields without `by_field`, if a file cannot be decompressed, if
+        `n_features` or `fields` is too small for the largest feature found, if that is far beyond
+        the number of features found, or if `fields` are given `by_field`. The message names the
+        file and the line.
+    TypeError
+        If `path` is no path, such as an open file.
+
+    See Also
+    --------
+    dump_libffm : Writes such files.
+    load_libfm : The format without fields.
+    freqfm.FFMClassifier, freqfm.FwFMClassifier, freqfm.DeepFMClassifier : Machines with fields.
+
+    Notes
+    -----
+    libffm and xLearn take the field of a feature from each entry, and such a feature has the same
+    vectors in all its fields. Files whose features were hashed have some by collision, and with
+    `by_field` they do not collide.
+
+    References
+    ----------
+    .. [1] Y. Juan, Y. Zhuang, W.-S. Chin, C.-J. Lin. "Field-aware Factorization Machines for CTR
+       Prediction". RecSys 2016.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from freqfm import FFMClassifier
+    >>> from freqfm.datasets import load_libffm
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "train.ffm")
+    ...     with open(path, "w") as file:
+    ...         _ = file.write("0 0:0:1 1:2:1\\n1 0:1:1 1:3:0.5\\n")
+    ...     X, y, fields = load_libffm(path)
+    >>> X.toarray().tolist()
+    [[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.5]]
+    >>> fields
+    array([0, 0, 1, 1])
+    >>> model = FFMClassifier(fields=fields, random_state=0).fit(X, y)
+    """
+    known: dict[int, int] = {}
+    columns: dict | None = {} if check_flag("by_field", by_field) else None
+    files = [_EntryLines(one, known, columns) for one in check_paths("path", path)]
+    if by_field:
+        zero_based = True
+    if fields is not None:
+        if by_field:
+            raise ValueError(
+                "by_field=True numbers the columns anew, so that no fields of earlier files fit; "
+                "load all files in one call, without fields."
+            )
+        fields = _checked_fields(fields, n_features)
+        n_features = len(fields)
+    options = {"n_features": n_features, "zero_based": zero_based, "dtype": np.dtype(dtype)}
+    loaded = load_files(files, **options)
+    if n_features is None:
+        _check_largest(files, known)
+    n_columns = loaded[0].shape[1]
+    check_memory(n_columns, f"The fields of {n_columns} columns", "Pass a smaller n_features.")
+    # As scikit-learn's reader does.
+    found = all(file.largest[0] >= 0 for file in files)
+    from_one = zero_based == "auto" and min(known, default=0) > 0 and found
+    begin = int(from_one or zero_based is False)
+    all_fields = _merged(fields, known, n_columns, begin)
+    one = isinstance(path, str | os.PathLike)
+    return (*loaded, all_fields) if one else [*loaded, all_fields]
+
+
+def _check_largest(files, known):
+    """Raise if nearly all columns would be empty."""
+    file = max(files, key=lambda file: file.largest[0])
+    feature, number = file.largest
+    if feature >= max(_ALWAYS_ALLOWED, _ALLOWED_PER_FEATURE * len(known)):
+        raise at_line(
+            file.path,
+            number,
+            f"feature {feature} would make {feature + 1} columns, and the files have {len(known)} "
+            f"feature(s). Pass n_features={feature + 1} if that is meant, by_field=True to number "
+            f"those that occur, or a file with smaller numbers.",
+        )
+
+
+def _merged(fields, known, n_columns, begin):
+    """Return the field of each column, by the ``fields`` given, if any, and those of the files.
+
+    ``known`` has the field of each feature, which are numbered from ``begin``.
+    """
+    merged = np.full(n_columns, _NO_FIELD) if fields is None else fields.copy()
+    columns = np.fromiter(known, np.int64, len(known)) - begin
+    found = np.fromiter(known.values(), np.int64, len(known))
+    before = merged[columns]
+    other = np.flatnonzero((before != found) & (before != _NO_FIELD))
+    if len(other):
+        column, field = columns[other[0]], found[other[0]]
+        raise ValueError(
+            f"feature {column + begin}, column {column} of X, is in field {field} in the files, "
+            f"but fields[{column}] is {before[other[0]]}; give the fields of files with the same "
+            f"columns, and the same zero_based."
+        )
+    merged[columns] = found
+    return merged
+
+
+class _EntryLines(Lines):
+    """The lines of a file without the fields, as scikit-learn's reader takes them.
+
+    Parameters
+    ----------
+    path : str or path-like
+    known : dict of int to int
+        The field of each feature, by the numbers in the files; those of this file are added.
+    columns : dict of tuple to int, or None
+        Of each field and feature the number that replaces the feature's, see ``by_field``.
+    """
+
+    advice = (
+        "give every line a target and entries field:feature:value, each feature once, numbered "
+        "below 2**31 - 1."
+    )
+
+    def __init__(self, path, known, columns):
+        super().__init__(path, self._without_fields())
+        self._known, self._columns = known, columns
+        #: The largest feature, and its line; -1 if there is no entry.
+        self.largest = -1, None
+
+    def _without_fields(self):
+        known, columns = self._known, self._columns
+        for number, line in numbered_lines(self.path):
+            target, *entries = line.partition(b"#")[0].split()
+            pairs = []
+            for entry in entries:
+                parts = _ENTRY.fullmatch(entry)
+                if parts is None:
+                    raise at_line(self.path, number, f"found {_text(entry)}; {self.advice}")
+                field, feature = int(parts[1]), int(parts[2])
+                if columns is not None:
+                    feature = columns.setdefault((field, feature), len(columns))
+                if known.setdefault(feature, field) != field:
+                    raise at_line(
+                        self.path,
+                        number,
+                        f"feature {feature} is in field {field}, but in field {known[feature]} "
+                        f"before; number the features of each field apart, or set by_field=True.",
+                    )
+                pairs.append((feature, parts[3]))
+            # The reader takes columns in increasing order only.
+            pairs.sort()
+            if pairs and pairs[-1][0] > self.largest[0]:
+                self.largest = pairs[-1][0], number
+            yield number, b" ".join([target, *(b"%d:%s" % pair for pair in pairs)]) + b"\n"
+
+
+def _text(token):
+    """Return bytes of a file for a message."""
+    return shown(token.decode("utf-8", "backslashreplace"))
+
+
+def _checked_fields(fields, n_features):
+    """Return fields as a vector of integers; raise if they are none, or not ``n_features``."""
+    fields = as_array("fields", fields)
+    if fields.ndim != 1 or n_features not in (None, len(fields)):
+        wanted = "the field of each column" if n_features is None else f"{n_features} fields"
+        raise ValueError(f"fields has shape {fields.shape}; give {wanted}.")
+    if fields.dtype.kind not in "iu":
+        raise TypeError(
+            f"fields holds {fields.dtype}, but the format has numbers of fields; give integers, "
+            f"for instance np.unique(fields, return_inverse=True)[1]."
+        )
+    return fields.astype(np.int64)
+
+
+def dump_libffm(
+    X: Any,
+    y: ArrayLike,
+    path: str | os.PathLike[str],
+    *,
+    fields: ArrayLike | None = None,
+    zero_based: bool = True,
+) -> None:
+    """Write data in the text format of libffm and xLearn, whose entries name a field.
+
+    Parameters
+    ----------
+    X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        Rows, written as float32 with as many digits as :func:`load_libffm` needs to return the same
+        numbers. Zeros are not written.
+    y : array-like of shape (n_samples,)
+        Targets, numbers. libffm and xLearn take those above 0 for clicks.
+    path : str or path-like
+        The file; one that ends in ".gz", ".bz2" or ".zst" is compressed. It is replaced if it
+        exists.
+    fields : array-like of shape (n_features,), default=None
+        The field of each column, integers from 0 on. None takes the fields that the rows of
+        :class:`freqfm.WithFields` carry.
+    zero_based : bool, default=True
+        Whether features are numbered from 0 (True) or 1 (False).
+
+    Raises
+    ------
+    ValueError, TypeError
+        If X or y holds what is not a finite number, or if there is not one field, an integer from 0
+        on, for each column.
+
+    See Also
+    --------
+    load_libffm : Reads such files.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from freqfm.datasets import dump_libffm
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "train.ffm")
+    ...     dump_libffm([[1, 0, 0.5], [0, 1, 0]], [1, 0], path, fields=[0, 0, 1])
+    ...     with open(path) as file:
+    ...         print(file.read(), end="")
+    1 0:0:1 1:2:0.5
+    0 0:1:1
+    """
+    path = check_path("path", path)
+    fields = getattr(X, "fields", None) if fields is None else fields
+    if fields is None:
+        raise ValueError("fields=None, and X carries none; give the field of each column.")
+    rows = as_float_csr(X)
+    if not np.isfinite(rows.data).all():
+        raise ValueError("X holds NaN or infinity; give finite numbers only.")
+    rows, target = canonical_csr(rows), column_or_1d(as_array("y", y), warn=True)
+    fields = _checked_fields(fields, rows.shape[1])
+    if len(target) != rows.shape[0]:
+        raise ValueError(f"X has {rows.shape[0]} rows, but y {len(target)}.")
+    if target.dtype.kind not in "biuf":
+        raise TypeError(f"y holds {target.dtype}; give numbers, such as 0 and 1 for two classes.")
+    if not np.isfinite(target).all():
+        raise ValueError("y holds NaN or infinity; give finite numbers only.")
+    written = fields[rows.indices]
+    if written.size and written.min() < 0:
+        column = rows.indices[written.argmin()]
+        raise ValueError(
+            f"fields[{column}] is {written.min()}, and X has entries in that column; fields are "
+            f"numbered from 0."
+        )
+    begin = 0 if check_flag("zero_based", zero_based) else 1
+    with opener_of(path)(path, "wb") as file:
+        for number, (start, end) in zip(target.tolist(), pairwise(rows.indptr), strict=True):
+            columns = rows.indices[start:end]
+            entries = zip(
+                fields[columns].tolist(),
+                (columns + begin).tolist(),
+                rows.data[start:end].tolist(),
+                strict=True,
+            )
+            text = " ".join([f"{number:.17g}", *(f"{f}:{j}:{v:.9g}" for f, j, v in entries)])
+            file.write(f"{text}\n".encode())
+
+
+COUNT_NAMES = [f"I{i}" for i in range(1, 14)]
+CATEGORY_NAMES = [f"C{i}" for i in range(1, 27)]
+FEATURE_NAMES = COUNT_NAMES + CATEGORY_NAMES
+
+INTEGER = re.compile("-?[0-9]+")
+
+
+def load_criteo_tsv(
+    path: str | os.PathLike[str], *, min_frequency: int = 10, encoder=None
+) -> Bunch:
+    """Load raw rows of the Criteo display advertising data as one-hot fields.
+
+    A line has 40 columns, separated by tabs: the label, 13 integer counts, and 26 categories
+    as hexadecimal strings. A missing value is empty, and there is no header. All 39 columns
+    become categorical fields as in [1]_, appendix A.1, which follows the winners of the 2014
+    Criteo challenge: a count ``x > 2`` becomes the category ``floor(log(x) ** 2)``, every
+    smaller count is a separate category, and so is a missing value.
+
+    Parameters
+    ----------
+    path : str, path-like, or list or tuple of these
+        File or files to read; those that end in ".gz", ".bz2" or ".zst" are decompressed. The
+        rows of several files are concatenated.
+    min_frequency : int, default=10
+        Tokens with fewer occurrences than this share one column per field. Unused if
+        `encoder` is given.
+    encoder : OneHotEncoder, default=None
+        The fitted `encoder` of an earlier call. Pass the encoder of the training rows to give the
+        validation and test rows the same columns. None fits a new encoder on these rows.
+
+    Returns
+    -------
+    bunch : Bunch
+        - data : csr_array of shape (n_samples, n_features), dtype float32, with sorted int32
+          indices. Every row holds one 1 per field. An unknown token is in the column of the
+          field's rare tokens, or in no column if the field has no rare tokens.
+        - target : ndarray of shape (n_samples,), dtype int64, 1 for a click and 0 for none
+        - encoder : the fitted OneHotEncoder
+        - feature_names : list of the 39 field names, I1 to I13 and C1 to C26; for the names
+          of the one-hot columns call ``encoder.get_feature_names_out(feature_names)``
+
+    Raises
+    ------
+    ValueError
+        If there is no path or no row, if a file cannot be decompressed, if a line does not have
+        40 columns, its label is not 0 or 1 or a count is not an integer, if `min_frequency` is
+        not an integer >= 1, or if `encoder` was not fitted on the 39 fields.
+
+    References
+    ----------
+    .. [1] Yan Li et al., "Frequency-aware SGD for Efficient Embedding Learning with Provable
+       Benefits", ICLR 2022.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> from freqfm.datasets import load_criteo_tsv
+    >>> categories = "\\t".join(["68fd1e64"] * 26)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "train.tsv")
+    ...     with open(path, "w") as file:
+    ...         for label, count in ((1, "2"), (0, "3"), (0, "")):
+    ...             counts = "\\t".join([count] * 13)
+    ...             _ = file.write(f"{label}\\t{counts}\\t{categories}\\n")
+    ...     bunch = load_criteo_tsv(path, min_frequency=1)
+    >>> bunch.data.shape, bunch.target.tolist()
+    ((3, 65), [1, 0, 0])
+    >>> bunch.encoder.categories_[0].tolist()
+    ['', '2', 'log1']
+    """
+    check_integer("min_frequency", min_frequency, 1)
+    if encoder is not None and getattr(encoder, "n_features_in_", None) != len(FEATURE_NAMES):
+        raise ValueError(
+            f"encoder is {shown(encoder)}, which was not fitted on {len(FEATURE_NAMES)} fields; "
+            "pass the encoder of an earlier call of load_criteo_tsv."
+        )
+    rows = [row for one in check_paths("path", path) for row in read_log_rows(one)]
+    if not rows:
+        raise ValueError(f"path is {path!r}, with no rows; pass a path of at least one row.")
+
+    labels, tokens = zip(*rows, strict=True)
+    tokens = np.array(tokens, dtype=object)
+    if encoder is None:
+        encoder = OneHotEncoder(
+            handle_unknown="infrequent_if_exist",
+            min_frequency=int(min_frequency),
+            dtype=np.float32,
+        )
+        encoder.set_output(transform="default").fit(tokens)
+    data = csr_array(encoder.transform(tokens), dtype=np.float32)
+    data.sort_indices()
+    return Bunch(
+        data=data,
+        target=np.array(labels, dtype=np.int64),
+        encoder=encoder,
+        feature_names=list(FEATURE_NAMES),
+    )
+
+
+def read_log_rows(path):
+    """Yield the label and the list of 39 tokens for every line of one file."""
+    return (row for _, row in parsed(path, read_lines(path), _parse))
+
+
+def _parse(text):
+    """Return the label and the tokens of one line."""
+    columns = text.split("\t")
+    if len(columns) != 1 + len(FEATURE_NAMES):
+        raise ValueError(
+            f"found {len(columns)} columns; give every line 40 columns separated by tabs: "
+            "the label, 13 counts and 26 categories."
+        )
+    label, counts, categories = columns[0], columns[1:14], columns[14:]
+    if label not in ("0", "1"):
+        raise ValueError(f"found the label {shown(label)}; give every line a label 0 or 1.")
+    tokens = list(map(_count_token, counts))
+    if None in tokens:
+        wrong = tokens.index(None)
+        raise ValueError(
+            f"found {shown(counts[wrong])} in {COUNT_NAMES[wrong]}; give an integer or leave it "
+            f"empty."
+        )
+    # Millions of rows repeat the same strings: interning stores each of them once.
+    return int(label), tokens + [sys.intern(category) for category in categories]
+
+
+@lru_cache(maxsize=100_000)
+def _count_token(text):
+    """Return the category of a count, or None if the text is not an integer."""
+    if text == "":
+        return ""
+    # No count has so many digits, which Python refuses to parse.
+    if not INTEGER.fullmatch(text) or len(text) > 4000:
+        return None
+    count = int(text)
+    # The prefix "log" distinguishes a transformed 3 (1) from the count 1.
+    return f"log{math.floor(math.log(count) ** 2)}" if count > 2 else str(count)

@@ -1,1 +1,0 @@
-"""Blends of recommenders, by their public interface only."""

@@ -1,1 +1,0 @@
-"""Recommenders compared on the same interactions."""

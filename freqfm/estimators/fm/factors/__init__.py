@@ -1,1 +1,0 @@
-"""The factors of machines, each a class between ``BaseFM`` and an estimator."""
