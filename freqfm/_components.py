@@ -11,10 +11,10 @@ from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval
 
 from freqfm._messages import not_known, shown
 from freqfm._numba.jit import as_python, python_function
+from freqfm._sklearn import Interval
 
 # Item indices and counts are int32.
 POSITIVE_INTEGER = [Interval(Integral, 1, 2**31 - 1, closed="both")]

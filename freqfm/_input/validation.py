@@ -9,14 +9,14 @@ import joblib
 import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array, check_random_state
-from sklearn.utils._param_validation import InvalidParameterError
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import validate_data
 
 from freqfm._input.frames import as_native
 from freqfm._input.ids import check_present, natural
 from freqfm._input.rows import CarriesFields, csr_of, slices, take_rows, with_one_index_type
 from freqfm._machine import available_threads, cores
 from freqfm._messages import cut, shown, warn_once, warn_user
+from freqfm._sklearn import InvalidParameterError, check_sample_weight
 
 # Entries of a large matrix that are processed at a time.
 _ENTRIES = 1 << 20
@@ -594,7 +594,7 @@ def validate_weights(sample_weight, X):
     refuse_dates("sample_weight", sample_weight)
     refuse_masked("sample_weight", sample_weight)
     with named("sample_weight"):
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weight = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return check_weights("sample_weight", weight)
 
 

@@ -3,12 +3,12 @@
 from numbers import Integral, Real
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, replaced
 from freqfm._dense import quantize
 from freqfm._input.rows import slices
 from freqfm._input.validation import draw_seed
+from freqfm._sklearn import Interval
 from freqfm.auxiliary._base import AuxiliaryTerm
 
 # Queries whose logits with all keys are computed at a time.

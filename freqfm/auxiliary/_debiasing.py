@@ -4,11 +4,11 @@ from numbers import Real
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE
 from freqfm._input.rows import slices
 from freqfm._input.validation import count_columns
+from freqfm._sklearn import Interval
 from freqfm.auxiliary._base import AuxiliaryTerm
 
 # Interactions that are scored at once.

@@ -4,9 +4,9 @@ import copy
 from numbers import Integral
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm import backends
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.backbones._base import Backbone
 
 

@@ -4,7 +4,6 @@ import copy
 from itertools import pairwise
 
 import numpy as np
-from sklearn.utils._param_validation import StrOptions
 
 from freqfm import backends
 from freqfm._dense import (
@@ -17,6 +16,7 @@ from freqfm._dense import (
 )
 from freqfm._input.validation import layer_sizes
 from freqfm._machine import single_threaded_blas
+from freqfm._sklearn import StrOptions
 from freqfm.backbones._base import Backbone
 from freqfm.backends.base import Exclusions
 

@@ -22,6 +22,7 @@ from sklearn import config_context
 from sklearn.base import BaseEstimator
 
 from freqfm._messages import cut, shown
+from freqfm._sklearn import CALLBACK_ATTRIBUTES
 
 # Modules that classes may be loaded from.
 _MODULES = (
@@ -39,14 +40,7 @@ _MODULES = (
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 # Attributes and parameters that belong to a process, not to a model.
-_NOT_STORED = {
-    "client",
-    "_callback_fit_ctx",
-    "_metadata_request",
-    "_parent_callback_ctx",
-    "_skl_callbacks",
-    "_skl_callbacks_to_teardown",
-}
+_NOT_STORED = {"client", "_metadata_request", *CALLBACK_ATTRIBUTES}
 
 _HEADER = "header.json"
 

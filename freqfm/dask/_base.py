@@ -12,9 +12,9 @@ import dask.array as da
 import distributed
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._sklearn import CALLBACK_ATTRIBUTES, Interval
 from freqfm.dask import _shards
 from freqfm.dask._cluster import (
     Cluster,
@@ -31,9 +31,6 @@ from freqfm.estimators.progress import announce
 # Bytes of a model that goes with a graph of predictions, through the scheduler, so that no worker's
 # death loses it. Dask warns of graphs of 10 MB.
 _LARGEST_IN_GRAPHS = 8_000_000
-
-# Attributes of a call of fit, which do not belong to the model.
-_OF_CALLS = ("_skl_callbacks", "_callback_fit_ctx", "_parent_callback_ctx", "_unfinished")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -93,7 +90,7 @@ class OnCluster:
         """Return a copy of the model as another class, with the parameters that this one has."""
         params = self.get_params(deep=False)
         learned = {name: value for name, value in vars(self).items() if name not in params}
-        for name in (*_OF_CALLS, *self._of_client):
+        for name in (*CALLBACK_ATTRIBUTES, "_unfinished", *self._of_client):
             learned.pop(name, None)
         model = self._new(kind)
         vars(model).update(copy.deepcopy(learned))

@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.validation import draw_seed
+from freqfm._sklearn import callbacks_of
 from freqfm.dask import _shards
 from freqfm.dask._base import OnCluster, ShardedFMTrainer, ShardedRows
 from freqfm.dask._cluster import aligned_partitions
@@ -121,7 +122,7 @@ class ShardedFM(OnCluster):
 
     def _callbacks(self, rows, folds, unfinished):
         hashed = {}
-        if unfinished or getattr(self, "_skl_callbacks", ()):
+        if unfinished or callbacks_of(self):
             hashed["X"] = rows.cluster.gather(folds[0].of_shards(_shards.Shard.digest))
         return FitCallbacks(self, {"X": None, "y": None}, hashed, self.max_iter, unfinished)
 

@@ -13,6 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 from freqfm._input.rows import stack_rows, take_rows
 from freqfm._input.validation import count_columns, kernel_csr
 from freqfm._messages import shown
+from freqfm._sklearn import callbacks_of
 from freqfm.callbacks._storage import digest
 from freqfm.dask._base import OnCluster, Sharded
 from freqfm.dask._cluster import Cluster, partitions_of
@@ -527,7 +528,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
 
     def _callbacks(self, X, X_val, n_epochs, unfinished):
         hashed = {}
-        if unfinished or getattr(self, "_skl_callbacks", ()):
+        if unfinished or callbacks_of(self):
             hashes = X.cluster.submit_each(hash_interactions, X.parts, X.homes)
             hashed["X"] = X.cluster.gather(hashes)
         return FitCallbacks(self, {"X": None, "y": None}, hashed, n_epochs, unfinished)

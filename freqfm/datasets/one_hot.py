@@ -11,19 +11,14 @@ from numbers import Number
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.utils._set_output import _get_output_config
-from sklearn.utils.validation import (
-    _check_feature_names_in,
-    _num_samples,
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from freqfm._input.cells import read_cells
 from freqfm._input.frames import is_frame
 from freqfm._input.rows import csr_of, with_one_index_type
 from freqfm._input.validation import check_flag, check_integer
 from freqfm._messages import cut, shown
+from freqfm._sklearn import check_feature_names_in, get_output_config, num_samples
 from freqfm._versions import VersionStamp
 
 
@@ -103,7 +98,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         -------
         self : object
         """
-        if not _num_samples(X):
+        if not num_samples(X):
             raise ValueError("X holds 0 sample(s), while a minimum of 1 is required.")
         learned = clone(self).partial_fit(X)
         vars(self).pop("feature_names_in_", None)
@@ -174,7 +169,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self, "columns_")
         sparse_output = check_flag("sparse_output", self.sparse_output)
-        container = _get_output_config("transform", self)["dense"]
+        container = get_output_config("transform", self)["dense"]
         if sparse_output and container != "default":
             raise ValueError(
                 f"sparse_output=True makes no {container} DataFrame; set sparse_output=False, or "
@@ -215,7 +210,7 @@ class IncrementalOneHotEncoder(VersionStamp, TransformerMixin, BaseEstimator):
         check_is_fitted(self, "columns_")
         names = np.empty(self.n_features_out_, dtype=object)
         for name, columns in zip(
-            _check_feature_names_in(self, input_features), self.columns_, strict=True
+            check_feature_names_in(self, input_features), self.columns_, strict=True
         ):
             for value, column in columns.items():
                 names[column] = f"{name}_{value}"

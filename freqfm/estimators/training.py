@@ -18,6 +18,7 @@ from freqfm._input.validation import LearnedArrays
 from freqfm._messages import cut, shown, warn_user
 from freqfm._numba.jit import announced_compilation
 from freqfm._signals import hold_signals, release_signals
+from freqfm._sklearn import CALLBACK_ATTRIBUTES, CALLBACKS, callbacks_of
 from freqfm.backends.base import ContextGroup, Snapshot, Trainer
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
@@ -49,9 +50,9 @@ except ImportError:
                         f"{type(callback).__name__} is a callback of scikit-learn 1.9 or later; "
                         f"with this version only freqfm.callbacks.Checkpoint can be set."
                     )
-            self.__dict__.pop("_skl_callbacks", None)
+            self.__dict__.pop(CALLBACKS, None)
             if callbacks:
-                self._skl_callbacks = list(callbacks)
+                setattr(self, CALLBACKS, list(callbacks))
             return self
 
     def with_callbacks(method):
@@ -93,9 +94,6 @@ _SHARES = (0.25, 0.05)
 # Attributes that describe the epochs of the first phase, the search for the best epoch.
 _OF_SEARCH = ("loss_curve_", "validation_scores_", "n_iter_")
 
-# Attributes that scikit-learn sets on the estimator during a call of fit.
-_OF_CALLBACKS = ("_callback_fit_ctx", "_skl_callbacks_to_teardown")
-
 
 class Attempt:
     """A call that trains. ``kept`` becomes True once it has trained a whole epoch."""
@@ -131,7 +129,7 @@ def attempt(estimator):
             if not trial.kept:
                 now = estimator.__dict__
                 estimator.__dict__ = before
-                estimator.__dict__.update({n: now[n] for n in _OF_CALLBACKS if n in now})
+                estimator.__dict__.update({n: now[n] for n in CALLBACK_ATTRIBUTES if n in now})
             is_missing = isinstance(error, AttributeError) and error.obj is estimator
             if is_missing and "_unfinished" in before:
                 raise _damaged(estimator, f"it has no {error.name}") from error
@@ -555,7 +553,7 @@ class FitCallbacks:
 
     def __init__(self, estimator, data, hashed, n_epochs, unfinished=None):
         self._estimator = estimator
-        callbacks = getattr(estimator, "_skl_callbacks", [])
+        callbacks = callbacks_of(estimator)
         self._checkpoints = [c for c in callbacks if isinstance(c, Checkpoint)]
         self._unfinished = unfinished
         if self._checkpoints or unfinished:

@@ -4,9 +4,9 @@ from abc import abstractmethod
 from numbers import Real
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, Component
+from freqfm._sklearn import Interval
 
 
 class Initializer(Component):

@@ -6,11 +6,11 @@ from numbers import Real
 
 import numpy as np
 from numba import njit
-from sklearn.utils._param_validation import Interval
 
 from freqfm._components import POSITIVE, Component
 from freqfm._messages import warn_once
 from freqfm._numba.jit import as_python
+from freqfm._sklearn import Interval
 from freqfm.formulas import codes
 from freqfm.formulas.losses import (
     expectation_of_log_loss,

@@ -6,10 +6,10 @@ from numbers import Real
 
 import numpy as np
 from numba import njit
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, Component
 from freqfm._numba.jit import python_function
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.formulas.losses import (
     ends_draws,
     is_violation,

@@ -7,9 +7,9 @@ import numpy as np
 from numba import njit
 from scipy import sparse
 from scipy.special import expit
-from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE
+from freqfm._sklearn import Interval
 from freqfm.formulas.losses import log_loss
 from freqfm.losses._ranking import BPR, PairwiseLoss, RankingLoss
 

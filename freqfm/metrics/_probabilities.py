@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length, column_or_1d
-from sklearn.utils.validation import _check_sample_weight
 
 from freqfm._input.validation import as_array
 from freqfm._messages import cut, shorten
+from freqfm._sklearn import check_sample_weight
 
 
 def normalized_entropy(
@@ -75,7 +75,7 @@ def normalized_entropy(
             f"y_proba lies between {y_proba.min():g} and {y_proba.max():g}; give probabilities, "
             f"from 0 to 1, as predict_proba returns them."
         )
-    weight = _check_sample_weight(sample_weight, y_true, dtype=np.float64, ensure_non_negative=True)
+    weight = check_sample_weight(sample_weight, y_true, dtype=np.float64, ensure_non_negative=True)
     try:
         classes = np.unique(y_true[weight > 0])
     except TypeError as error:

@@ -14,7 +14,6 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array
-from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.frames import is_frame
@@ -28,6 +27,7 @@ from freqfm._input.validation import (
     summed_csr,
 )
 from freqfm._messages import shown
+from freqfm._sklearn import InvalidParameterError
 
 # The attribute with the only model of those that change what is made of its scores or targets.
 _MODELS = {

@@ -4,9 +4,9 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
 from freqfm._components import POSITIVE
+from freqfm._sklearn import Interval
 from freqfm.formulas import codes
 from freqfm.optimizers._base import Optimizer
 

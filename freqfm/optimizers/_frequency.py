@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE
+from freqfm._sklearn import StrOptions
 from freqfm.formulas import codes
 from freqfm.optimizers._base import Optimizer
 

@@ -5,11 +5,11 @@ from numbers import Integral
 
 import numpy as np
 from scipy.special import logsumexp
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import POSITIVE_INTEGER
 from freqfm._dense import quantize, subspaces
 from freqfm._numba.jit import ZERO
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.formulas.cells import Cells, ExactSoftmax, draw_from_cells
 from freqfm.formulas.sampling_laws import dot_with_row, turn_into_weights
 from freqfm.samplers._base import QuerySampler, alias_table

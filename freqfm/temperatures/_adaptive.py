@@ -6,10 +6,10 @@ from numbers import Integral, Real
 import numpy as np
 from scipy import sparse
 from scipy.special import lambertw
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE
 from freqfm._input.rows import slices
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.temperatures._base import Temperature
 
 # The authors' code excludes the users with the fewest items, a fifth of all.

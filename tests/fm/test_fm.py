@@ -32,6 +32,7 @@ from freqfm import (
     RaFMClassifier,
     RaFMRegressor,
 )
+from freqfm._sklearn import CALLBACK_ATTRIBUTES, CALLBACKS
 from freqfm.datasets import make_clicks
 from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, SGD, Adam
@@ -291,7 +292,7 @@ def test_callbacks_see_every_epoch_and_can_stop(log):
 
     class Watch:
         def __init__(self):
-            self.scores, self.events = [], []
+            self.scores, self.events, self.names = [], [], set()
 
         def setup(self, estimator, context):
             self.events.append("setup")
@@ -301,6 +302,7 @@ def test_callbacks_see_every_epoch_and_can_stop(log):
 
         def on_fit_task_begin(self, estimator, context):
             self.events.append(f"begin {context.task_name}")
+            self.names |= vars(estimator).keys()
 
         def on_fit_task_end(self, estimator, context, *, X, y, fitted_estimator):
             if context.task_name == "epoch":
@@ -316,6 +318,10 @@ def test_callbacks_see_every_epoch_and_can_stop(log):
     assert watch.scores[-1] == pytest.approx(roc_auc_score(y, model.decision_function(X)))
     assert watch.events[0] == "setup" and watch.events[-1] == "teardown"
     assert watch.events.count("begin epoch") == 3
+    # The attributes by which scikit-learn keeps callbacks are all known.
+    found = {name for name in watch.names if "callback" in name}
+    assert found < set(CALLBACK_ATTRIBUTES) and len(found) == len(CALLBACK_ATTRIBUTES) - 1
+    assert vars(model).keys() & set(CALLBACK_ATTRIBUTES) == {CALLBACKS}
 
 
 def test_callbacks_get_the_rows_that_are_trained_on(log):

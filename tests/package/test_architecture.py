@@ -4,12 +4,14 @@ import ast
 import functools
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 
 import freqfm
 from freqfm._numba.code_cache import COMPILED
+from freqfm._sklearn import CALLBACK_ATTRIBUTES
 
 PACKAGE = Path(freqfm.__file__).parent
 
@@ -41,6 +43,7 @@ MAY_IMPORT = {
     "_messages": set(),
     "_paths": {"_messages"},
     "_signals": set(),
+    "_sklearn": set(),
     "callbacks": {"_messages", "_paths"},
     "_numba": {"_machine", "_messages", "_signals"},
     "_components": {"_numba", "_messages"},
@@ -156,6 +159,10 @@ def outside_functions(node):
             yield from outside_functions(child)
 
 
+# Private names of scikit-learn, which every part may need.
+EVERYWHERE = {"_sklearn"}
+
+
 def part_of(name):
     """Return the part of the package a full name belongs to: a folder, or a helper module."""
     parts = name.split(".")
@@ -181,7 +188,7 @@ def violations(module, tree, is_package=False):
             if name.split(".")[0] != "freqfm":
                 continue
             there = part_of(name)
-            if there not in {here, *MAY_IMPORT[here]}:
+            if there not in {here, *EVERYWHERE, *MAY_IMPORT[here]}:
                 found.append(f"{module} imports {name}: {here} may not import {there}")
             backend, of_module = backend_of(name), backend_of(module)
             if backend and of_module and backend != of_module:
@@ -328,6 +335,32 @@ def test_details_of_numba_are_imported_in_one_folder():
         if name.startswith(details)
     }
     assert {part_of(module) for module in importing} == {"_numba"}
+
+
+def private(name):
+    """Return whether a full name belongs to scikit-learn, and has a part that is private."""
+    return re.match(r"sklearn\b.*\._(?!_)", name) is not None
+
+
+def test_private_names_of_scikit_learn_are_in_one_file():
+    importing = {
+        module
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        for name in imports_of(node, module.rpartition(".")[0])
+        if private(name)
+    }
+    assert importing == {"freqfm._sklearn"}
+    assert private("sklearn.utils._param_validation.Interval")
+    assert private("sklearn.utils.validation._num_samples") and not private("sklearn.__version__")
+    naming = {
+        module
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        for name in [getattr(node, "value", None), getattr(node, "attr", None)]
+        if isinstance(name, str) and name in CALLBACK_ATTRIBUTES
+    }
+    assert naming == {"freqfm._sklearn"}
 
 
 def test_cuda_is_imported_only_when_asked_for():

@@ -13,7 +13,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_regressor
 from sklearn.metrics import check_scoring, get_scorer_names
 from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
@@ -40,6 +39,7 @@ from freqfm._input.validation import (
 )
 from freqfm._messages import shown, warn_user
 from freqfm._signals import release_signals
+from freqfm._sklearn import Interval, StrOptions, callbacks_of
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import FMWeights
 from freqfm.estimators.fm.explanations.base import ExplanationMixin
@@ -512,7 +512,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         # Every row is in the training part of some fold.
         if len(folds) == 1:
             rows = folds[0]
-        if unfinished or getattr(self, "_skl_callbacks", ()):
+        if unfinished or callbacks_of(self):
             rows = rows.copied()
         X, target, weight = rows.held_out or (None, None, None)
         hashed = {

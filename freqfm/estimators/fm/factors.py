@@ -8,12 +8,12 @@ from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE
 from freqfm._input.validation import LearnedArrays, as_kernel_array, as_kernel_input
 from freqfm._machine import aligned_empty, aligned_zeros
 from freqfm._messages import shown
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import RankedTables, RankedTraining
 from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
 from freqfm.estimators.fm.explanations.contributions import PairTerm

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, name_to_instance, resolve
 from freqfm._input.rows import CarriesFields, slices
@@ -24,6 +23,7 @@ from freqfm._input.validation import (
     layer_sizes,
 )
 from freqfm._machine import aligned_copy, aligned_zeros
+from freqfm._sklearn import Interval
 from freqfm.backends.base import DenseTraining, FieldVectors, FieldWeights, Tower, layers_of
 from freqfm.estimators.fm.explanations.contributions import PairTerm
 from freqfm.estimators.fm.factors import FACTOR_STATES, PlainFactors

@@ -8,7 +8,6 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import column_or_1d, compute_class_weight
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -16,6 +15,7 @@ from freqfm import backends
 from freqfm._components import validate_params
 from freqfm._input.ids import check_present, unique_codes
 from freqfm._messages import shorten, warn_user
+from freqfm._sklearn import StrOptions
 from freqfm.backends.base import ScoredRows
 from freqfm.formulas import codes
 from freqfm.losses import CLASS_LOSSES, REAL_LOSSES, LogLoss, Loss

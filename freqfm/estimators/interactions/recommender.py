@@ -17,8 +17,6 @@ from sklearn.base import (
     clone,
 )
 from sklearn.utils import Bunch, TransformerTags
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils._set_output import _SetOutputMixin, _wrap_data_with_container
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -29,6 +27,16 @@ from freqfm._input.rows import split_signs
 from freqfm._input.validation import canonical_csr, check_count, check_flag
 from freqfm._messages import shown
 from freqfm._signals import release_signals
+from freqfm._sklearn import (
+    CALL_OF_SEARCH,
+    CALLBACK_ATTRIBUTES,
+    HasMethods,
+    Interval,
+    SetOutputMixin,
+    StrOptions,
+    callbacks_of,
+    wrap_data_with_container,
+)
 from freqfm._versions import VersionStamp
 from freqfm.estimators.interactions.descriptions import (
     ContextEncodingMixin,
@@ -834,7 +842,7 @@ class InteractionRecommender(
             embeddings = np.asarray(self.estimator_.transform(query))
             if not _is_nested("history", history):
                 return embeddings[0]
-            return _wrap_data_with_container("transform", embeddings, None, self)
+            return wrap_data_with_container("transform", embeddings, None, self)
         (users,) = self._read(X, reset=False, roles=["user"])
         codes = self._find("user", users, "X's column of users", unknown)
         unknown.warn("have embeddings of zeros")
@@ -846,7 +854,7 @@ class InteractionRecommender(
                 [np.zeros_like(of_users, shape=(1, of_users.shape[1])), of_users]
             )
         embeddings = of_users[rows]
-        return _wrap_data_with_container("transform", embeddings, X, self)
+        return wrap_data_with_container("transform", embeddings, X, self)
 
     @_if_estimator_has("_embed")
     def fit_transform(self, X, y=None):
@@ -899,7 +907,7 @@ class InteractionRecommender(
         -------
         self : object
         """
-        return _SetOutputMixin.set_output(self, transform=transform)
+        return SetOutputMixin.set_output(self, transform=transform)
 
     def without_optimizer_state(self):
         """Return a copy of the model that recommends the same, but cannot be trained further.
@@ -1171,21 +1179,21 @@ def _callbacks_of(estimator, recommender):
 
     Callbacks see both as one: the recommender's tasks replace the estimator's in those of a search.
     """
-    names = ("_skl_callbacks", "_parent_callback_ctx")
-    before = {name: vars(recommender)[name] for name in names if name in vars(recommender)}
-    callbacks = getattr(estimator, "_skl_callbacks", [])
+    names = vars(recommender).keys() & set(CALLBACK_ATTRIBUTES)
+    before = {name: vars(recommender)[name] for name in names}
+    callbacks = callbacks_of(estimator)
     if callbacks:
         if not hasattr(recommender, "set_callbacks"):
             raise TypeError(
                 f"{type(recommender).__name__} does not support callbacks; remove them with "
                 f"set_callbacks(), or use another recommender."
             )
-        recommender.set_callbacks(*before.get("_skl_callbacks", []), *callbacks)
-    if hasattr(estimator, "_parent_callback_ctx"):
-        recommender._parent_callback_ctx = estimator._parent_callback_ctx
+        recommender.set_callbacks(*callbacks_of(recommender), *callbacks)
+    if CALL_OF_SEARCH in vars(estimator):
+        setattr(recommender, CALL_OF_SEARCH, getattr(estimator, CALL_OF_SEARCH))
     try:
         yield
     finally:
-        for name in names:
+        for name in CALLBACK_ATTRIBUTES:
             vars(recommender).pop(name, None)
         vars(recommender).update(before)

@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils._param_validation import StrOptions
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
@@ -20,6 +19,7 @@ from freqfm._input.validation import (
     count_threads,
 )
 from freqfm._machine import as_aligned
+from freqfm._sklearn import StrOptions
 from freqfm.backends.base import LeastSquaresProblem
 from freqfm.estimators.recommenders.histories import noise_edge, with_dislikes
 from freqfm.estimators.recommenders.index import rows_of

@@ -12,8 +12,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils import Bunch
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import _BaseComposition, available_if
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
@@ -28,6 +27,7 @@ from freqfm._input.validation import (
 )
 from freqfm._messages import cut, shown, warn_user
 from freqfm._signals import release_signals
+from freqfm._sklearn import BaseComposition, Interval, StrOptions
 from freqfm._versions import VersionStamp
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.als import ALSRecommender
@@ -225,7 +225,7 @@ def default_members(time_limit=None):
 
 
 @dataclass(eq=False, repr=False)
-class BlendRecommender(VersionStamp, _BaseComposition):
+class BlendRecommender(VersionStamp, BaseComposition):
     """The answer of several recommenders: their scores, weighted by how well each one ranks.
 
     ``fit`` holds out a part of each user's interactions, fits the members to the rest, finds the

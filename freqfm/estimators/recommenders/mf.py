@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 from sklearn.utils import Bunch
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
@@ -27,6 +26,7 @@ from freqfm._input.validation import (
 )
 from freqfm._machine import as_aligned
 from freqfm._messages import shown, warn_user
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone, Linear
 from freqfm.backbones._base import check_tables, forward_all, occurrences, warn_of_wrong_gradients

@@ -10,7 +10,6 @@ from numbers import Integral, Real
 from typing import ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.item_tables import refuse_table
@@ -25,6 +24,7 @@ from freqfm._input.validation import (
 )
 from freqfm._messages import shown, warn_user
 from freqfm._signals import release_signals
+from freqfm._sklearn import Interval
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.histories import (

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
@@ -24,6 +23,7 @@ from freqfm._input.validation import (
     layer_sizes,
 )
 from freqfm._machine import single_threaded_blas
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import AutoencoderBatch, AutoencoderProblem, Histories
 from freqfm.estimators.recommenders.gradient import (
     GradientRecommender,

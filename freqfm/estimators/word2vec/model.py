@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
@@ -34,6 +33,7 @@ from freqfm._input.validation import (
 from freqfm._machine import as_aligned
 from freqfm._messages import shown
 from freqfm._signals import release_signals
+from freqfm._sklearn import Interval, StrOptions
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import Histories
 from freqfm.estimators.progress import announce

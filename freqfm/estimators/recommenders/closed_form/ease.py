@@ -5,13 +5,13 @@ from numbers import Real
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import canonical_csr, check_memory, count_threads
 from freqfm._machine import single_threaded_blas
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announce, announced_parts
 from freqfm.estimators.recommenders.closed_form.base import (
     ItemWeightsRecommender,

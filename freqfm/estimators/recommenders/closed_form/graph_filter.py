@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.extmath import randomized_svd
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import check_memory, count_threads, draw_seed
 from freqfm._machine import single_threaded_blas
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.closed_form.base import (
     ItemWeightsRecommender,

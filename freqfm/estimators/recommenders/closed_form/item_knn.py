@@ -4,10 +4,10 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announced_parts
 from freqfm.estimators.recommenders.closed_form.base import (
     ItemWeightsRecommender,
