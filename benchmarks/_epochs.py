@@ -6,6 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from freqfm.estimators.fm.validation import set_penalties
+from freqfm.estimators.recommenders.interactions import Interactions
 
 
 def power_law_rows(n_rows, n_columns, per_row, seed=0):
@@ -36,7 +37,9 @@ def task_of(model, X, **changes):
     model._start(known, components, reset=True)
     model._remember(known)
     model._keep_settings(components, known)
-    return model._make_trainer(components, X, known, None)
+    given = Interactions(X)
+    known = given if known is X else Interactions(known)
+    return model._make_trainer(components, given, known, None)
 
 
 class Epochs:

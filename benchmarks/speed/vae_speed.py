@@ -43,7 +43,7 @@ from _measure import installed, peak, resident, take_turns
 from freqfm import FastVAERecommender
 from freqfm._input.validation import count_threads
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.gradient import Known
+from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.vae import VAETrainer
 from freqfm.estimators.tables import state_arrays
 
@@ -113,7 +113,7 @@ class Freqfm:
         model._keep_settings(components, X)
         for array in state_arrays(model._training.optimizer):
             array += 0  # memory that was never written costs time at its first use
-        self.task = TimedTrainer(model, components, X, Known.of(X), None, n_threads)
+        self.task = TimedTrainer(model, components, X, Interactions(X), None, n_threads)
         self.n_epochs = 0
 
     def epoch(self):

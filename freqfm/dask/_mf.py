@@ -20,7 +20,6 @@ from freqfm.dask._cluster import Cluster, partitions_of
 from freqfm.dask._shards import Layout, Round, RoundTrainer, matrix_of, seed_of, stack
 from freqfm.estimators.recommenders import mf
 from freqfm.estimators.recommenders.base import refuse_empty
-from freqfm.estimators.recommenders.gradient import Known
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import split_interactions
@@ -156,6 +155,14 @@ def of_some_users(model, begin, end):
         statistics=training.statistics[part].copy(),
     )
     return found
+
+
+class Known(NamedTuple):
+    """The interactions of some users, as ``Interactions``, with counts of all users."""
+
+    X: sparse.csr_array
+    nnz: int
+    item_counts: np.ndarray
 
 
 class UserTrainer(RoundTrainer):
@@ -556,9 +563,9 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         # The trainer scores on the workers.
         return held_out
 
-    def _make_trainer(self, components, X, known, score, dislikes=None):
+    def _make_trainer(self, components, interactions, known, score):
         self._align_tables()
-        return ShardedMFTrainer(self, components, X, score)
+        return ShardedMFTrainer(self, components, interactions, score)
 
     # Predictions.
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm.estimators.recommenders.gradient import Known
+from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.losses import BPR, DirectAU, Softmax
 from freqfm.samplers import Popularity, Uniform
@@ -42,7 +42,7 @@ def task_of(loss, batch_size, seed, **params):
     components = model._resolve_components(X, X)
     model._start(X, components, reset=True)
     model._remember(X)
-    return MFTrainer(model, components, X, Known.of(X), score=None, n_threads=1)
+    return MFTrainer(model, components, X, Interactions(X), score=None, n_threads=1)
 
 
 @pytest.mark.parametrize("batch_size", [5, 32, 10_000])

@@ -21,7 +21,7 @@ from freqfm._input.validation import (
 from freqfm._machine import as_aligned
 from freqfm._sklearn import StrOptions
 from freqfm.backends.base import LeastSquaresProblem
-from freqfm.estimators.recommenders.histories import noise_edge, with_dislikes
+from freqfm.estimators.recommenders.histories import noise_edge
 from freqfm.estimators.recommenders.index import rows_of
 from freqfm.estimators.recommenders.trained import FactorsMixin, TrainedRecommender
 from freqfm.estimators.training import TrainingTask
@@ -348,7 +348,8 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     """
 
     _records = {**TrainedRecommender._records, "_objective": Objective}
-    _keeps_weights = _uses_dislikes = True
+    # Least squares cannot step on a part of the data.
+    _keeps_weights = _uses_dislikes = _trains_on_all = True
     _weights_in_fit, _weights_in_histories = (1e-6, 1e10), (0.0, 1e10)
 
     _parameter_constraints: ClassVar = {
@@ -430,16 +431,11 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
     def _keep_settings(self, components, X):
         self._objective = components.objective
 
-    def _rows_to_train(self, X, known, dislikes):
-        # Least squares cannot step on a part of the data: an epoch is over all of it.
-        return known, self._dislikes and self._dislikes.matrix(known.shape)
-
-    def _make_trainer(self, components, X, known, score, dislikes=None):
+    def _make_trainer(self, components, interactions, known, score):
         # Training is faster on aligned vectors.
         self.user_factors_ = as_aligned(self.user_factors_)
         self.item_factors_ = as_aligned(self.item_factors_)
-        X = with_dislikes(X, dislikes)
-        return ALSTrainer(self, components, X, score, count_threads(self.n_jobs))
+        return ALSTrainer(self, components, known.signed, score, count_threads(self.n_jobs))
 
     # Users by their histories.
 

@@ -4,13 +4,11 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from freqfm._components import set_by_user
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
-    count_columns,
     count_threads,
 )
 from freqfm._machine import as_aligned
@@ -76,19 +74,6 @@ class TrainingState(NamedTuple):
 def _shared_shape(strategy, width):
     """Return the shape of a strategy's state that does not belong to users; None if it has none."""
     return None if strategy is None else strategy.state_shape(width)
-
-
-class Known(NamedTuple):
-    """All interactions that a model is trained on, in this call and earlier ones."""
-
-    X: sparse.csr_array  #: canonical; on a cluster those of some of the users
-    n: int  #: their number; of all users
-    item_counts: np.ndarray  #: how many users have each item; of all users
-
-    @classmethod
-    def of(cls, X):
-        """Return those of a matrix."""
-        return cls(X, X.nnz, count_columns(X))
 
 
 def draw_rows(initializer, shape, generator, counts, first=0, directions=None):
@@ -236,8 +221,8 @@ class RecommenderTrainer(TrainingTask):
         ``n_falling_steps``, over which the learning rate falls linearly, or None.
     X : csr_array of shape (n_users, n_items)
         The interactions to train on. Canonical; values are weights.
-    known : Known
-        All that the model is trained on: in ``partial_fit`` X is what is new.
+    known : Interactions
+        All that the model is trained on, by user: in ``partial_fit`` X is what is new.
     score : callable or None
         Returns the validation score of the model.
     n_threads : int
@@ -320,7 +305,7 @@ class RecommenderTrainer(TrainingTask):
             return
         users, items = self._vectors_for(strategy)
         statistics = training.statistics if strategy.statistics_wanted else None
-        snapshot = Snapshot(self._known.X, users, items, statistics, self._known.n)
+        snapshot = Snapshot(self._known.X, users, items, statistics, self._known.nnz)
         state = training.temperature_state
         if _shared_shape(strategy, int(self.model.n_components)):
             state = training.shared_state

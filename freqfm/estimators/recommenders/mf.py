@@ -33,7 +33,7 @@ from freqfm.backbones._base import check_tables, forward_all, occurrences, warn_
 from freqfm.backbones._described import mean_context, mean_vector
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import checked_pairs
-from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
+from freqfm.estimators.recommenders.gradient import GradientRecommender, draw_rows
 from freqfm.estimators.recommenders.histories import (
     UserLoss,
     fold_in_rows,
@@ -612,7 +612,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         generator = np.random.default_rng([self._seed, 2])
         self._fold_in = FoldIn.of(components, self._history, shape, generator)
 
-    def _make_trainer(self, components, X, known, score, dislikes=None):
+    def _make_trainer(self, components, interactions, known, score):
+        X, dislikes = interactions.X, interactions.dislikes
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
         backbone = components.backbone
@@ -630,9 +631,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             trainer = DescribedContextTrainer if described else ContextTrainer
         elif backbone._is_mean_of_layers:
             trainer = partial(of_graph, trainer)
-        dislikes = None if dislikes is None else of_users(dislikes, known)
+        dislikes = None if dislikes is None else of_users(dislikes, known.X)
         if dislikes is None or not dislikes.nnz:
-            return trainer(self, components, X, Known.of(known), score, n_threads)
+            return trainer(self, components, X, known, score, n_threads)
         if components.n_falling_steps is not None:
             # Steps of dislikes are counted too.
             growth = 1 + dislikes.data.sum() / X.data.sum()
@@ -641,7 +642,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         if components.device == "auto":
             # Dislikes are trained on the CPU only.
             components = components._replace(device="cpu")
-        task = trainer(self, components, X, Known.of(known), score, n_threads)
+        task = trainer(self, components, X, known, score, n_threads)
         return with_dislikes_trained(task, dislikes)
 
     # Vectors.

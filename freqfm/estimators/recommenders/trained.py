@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from typing import ClassVar
 
 import numpy as np
+from scipy import sparse
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.item_tables import refuse_table
@@ -35,6 +36,7 @@ from freqfm.estimators.recommenders.histories import (
     without,
 )
 from freqfm.estimators.recommenders.index import check_recommendations
+from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.training import (
     FitCallbacks,
     Phase,
@@ -69,6 +71,8 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
 
     #: Whether early stopping can use any callable, besides scorers of rankings.
     _takes_callables = True
+    #: Whether an epoch of ``partial_fit`` is over all that the model knows, not over what is new.
+    _trains_on_all = False
 
     _parameter_constraints: ClassVar = {
         "n_components": [Interval(Integral, 1, None, closed="left")],  # see check_memory
@@ -150,18 +154,20 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
     def _keep_settings(self, components, X):
         """Store the values of components that predictions need."""
 
-    def _rows_to_train(self, X, known, dislikes):
-        """Return the likes and the dislikes that ``partial_fit`` trains on.
-
-        Those that are new, or rows of ``known`` and of all dislikes that the model knows.
-        """
-        return X, dislikes
-
     @abstractmethod
-    def _make_trainer(self, components, X, known, score, dislikes=None):
-        """Return the task for the epoch loop; for the arguments see ``RecommenderTrainer``.
+    def _make_trainer(self, components, interactions, known, score):
+        """Return the task for the epoch loop.
 
-        ``dislikes`` are those to train on, a canonical matrix with positive weights, or None.
+        Parameters
+        ----------
+        components : NamedTuple
+        interactions : Interactions
+            What this call is to train on.
+        known : Interactions
+            All that the model is trained on, by user: in ``partial_fit`` more than
+            ``interactions``, otherwise the same.
+        score : callable or None
+            Returns the validation score of the model.
         """
 
     def _check_epochs(self, components):
@@ -307,10 +313,11 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
                 if not reset:
                     # Dislikes alone are trained on beside what their users like.
                     X = X if X.nnz else of_users(known, dislikes)
-                    X, dislikes = self._rows_to_train(X, known, dislikes)
-                if not X.nnz:
+                if not (X.nnz or self._trains_on_all):
                     return self
-                task = self._make_trainer(components, X, known, None, dislikes)
+                given = Interactions(X, dislikes)
+                known = given if reset and known is X else Interactions(known, disliked)
+                task = self._make_trainer(components, given, known, None)
             # Copies of the arrays are trained, which are discarded if training fails.
             train(task, Phase(1, restores=False), trial)
         return self
@@ -346,12 +353,13 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         if reset:
             self._start(known, components, reset)
         self._keep_settings(components, known)
-        return self._make_trainer(components, X, known, None, dislikes)
+        return self._make_trainer(components, *_interactions(X, known, dislikes), None)
 
     def _task(self, components, X, held_out, dislikes):
         """Return the task for interactions and those held out, or None."""
         score = None if held_out is None else self._scorer(X, held_out)
-        return self._make_trainer(components, X, self._by_user(X), score, dislikes)
+        given = _interactions(X, self._by_user(X), dislikes)
+        return self._make_trainer(components, *given, score)
 
     def _callbacks(self, X, X_val, n_epochs, unfinished):
         hashed = {"X": X, "X_val": X_val}
@@ -518,6 +526,13 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
             return scorer.measure(relevant, ranked)
 
         return score
+
+
+def _interactions(X, known, dislikes):
+    if not sparse.issparse(X):
+        return X, known
+    given = Interactions(X, dislikes)
+    return given, given if known is X else Interactions(known)
 
 
 class FactorsMixin:

@@ -27,7 +27,6 @@ from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import AutoencoderBatch, AutoencoderProblem, Histories
 from freqfm.estimators.recommenders.gradient import (
     GradientRecommender,
-    Known,
     RecommenderTrainer,
     draw_rows,
 )
@@ -636,17 +635,17 @@ class FastVAERecommender(GradientRecommender):
                 "model to continue; set them back, or fit a new model with warm_start=False."
             )
 
-    def _rows_to_train(self, X, known, dislikes):
-        # The encoder sees a user's whole history, and all other items are negatives.
-        return take_rows(known, np.flatnonzero(np.diff(X.indptr))), None
-
     def _keep_settings(self, components, X):
         self._cosine = components.cosine
         self._activation = self.activation
 
-    def _make_trainer(self, components, X, known, score, dislikes=None):
+    def _make_trainer(self, components, interactions, known, score):
         self._align_tables()
-        return VAETrainer(self, components, X, Known.of(known), score, count_threads(self.n_jobs))
+        X = interactions.X
+        if interactions is not known:
+            # The encoder sees a user's whole history, and all other items are negatives.
+            X = take_rows(known.X, np.flatnonzero(np.diff(X.indptr)))
+        return VAETrainer(self, components, X, known, score, count_threads(self.n_jobs))
 
     # Vectors.
 
