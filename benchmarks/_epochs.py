@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from freqfm.estimators.fm.validation import set_penalties
-from freqfm.estimators.recommenders.interactions import Interactions
+from freqfm.estimators.recommenders.trained import STARTS
 
 
 def power_law_rows(n_rows, n_columns, per_row, seed=0):
@@ -29,16 +29,10 @@ def power_law_rows(n_rows, n_columns, per_row, seed=0):
 
 def task_of(model, X, **changes):
     """Return the task that a recommender's ``fit`` trains, with some components changed."""
-    X = model._validate_interactions(X, reset=True)
-    known = model._by_user(X)
-    model._count_known(known, reset=True)
-    components = model._resolve_components(X, known)._replace(**changes)
-    components = model._bound(components, X, known)
-    model._start(known, components, reset=True)
-    model._remember(known)
-    model._keep_settings(components, known)
-    given = Interactions(X)
-    known = given if known is X else Interactions(known)
+    given = model._read(X, reset=True)
+    known = given.by_user
+    components = model._resolved(given, known, STARTS)._replace(**changes)
+    components = model._begin(components, given, known, known, STARTS)
     return model._make_trainer(components, given, known, None)
 
 
@@ -53,6 +47,11 @@ class Epochs:
         else:
             self._task = task_of(model, X)
         self._n_epochs = 0
+
+    @property
+    def n_epochs_of_fit(self):
+        """The number of epochs that a fit has."""
+        return self._task.components.max_iter
 
     def restart(self):
         """Let the next epoch be the first, with the weights that it finds."""

@@ -41,7 +41,7 @@ class Curve:
         self._epochs = Epochs(self.model, X)
         self._seconds = time.perf_counter() - start
         self._n_epochs, self.points = 0, []
-        self.last = int(self.model._resolve_components(X, X).max_iter)
+        self.last = self._epochs.n_epochs_of_fit
 
     @property
     def done(self):

@@ -43,7 +43,7 @@ from _measure import installed, peak, resident, take_turns
 from freqfm import FastVAERecommender
 from freqfm._input.validation import count_threads
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.interactions import Interactions
+from freqfm.estimators.recommenders.trained import STARTS
 from freqfm.estimators.recommenders.vae import VAETrainer
 from freqfm.estimators.tables import state_arrays
 
@@ -105,15 +105,12 @@ class Freqfm:
             random_state=0,
             **params,
         )
-        X = model._validate_interactions(X, reset=True)
-        model._count_known(X, reset=True)
-        components = model._resolve_components(X, X)
-        model._start(X, components, reset=True)
-        model._remember(X)
-        model._keep_settings(components, X)
+        given = model._read(X, reset=True)
+        components = model._resolved(given, given, STARTS)
+        components = model._begin(components, given, given, given, STARTS)
         for array in state_arrays(model._training.optimizer):
             array += 0  # memory that was never written costs time at its first use
-        self.task = TimedTrainer(model, components, X, Interactions(X), None, n_threads)
+        self.task = TimedTrainer(model, components, given.X, given, None, n_threads)
         self.n_epochs = 0
 
     def epoch(self):

@@ -488,31 +488,23 @@ class Context(Features):
                     f"{name} of Context has {n} rows, but X has {n_rows}; give a row for each, "
                     f"set_params(backbone__{name}=...)."
                 )
-        return Queries(users.astype(np.int64), context)
-
-    def by_user(self, X):
-        """Return the interactions of users, (n_users, n_items), canonical, of those of queries."""
-        users = self.read(X.shape[0]).users
-        rows = np.repeat(users, np.diff(X.indptr))
         n_users = int(users.max(initial=-1)) + 1
         if self.user_features is not None:
             n_users = max(n_users, np.shape(self.user_features)[0])
-        shape = n_users, X.shape[1]
-        return canonical_csr(sparse.coo_array((X.data, (rows, X.indices)), shape=shape).tocsr())
+        return Queries(users.astype(np.int64), context, n_users)
 
-    def with_totals(self, X, before=None):
+    def with_totals(self, queries, X, before=None):
         """Return a copy that knows the queries, the rows of X, and the sums of their contexts.
 
         Parameters
         ----------
+        queries : Queries
         X : csr_array of shape (n_queries, n_items)
         before : ndarray of shape (n_context_features + 1,), default=None
             The sums of earlier calls, and at the end their number of interactions.
         """
         bound = copy.copy(self)
-        bound.queries = self.read(X.shape[0])
-        lengths = np.diff(X.indptr)
-        context = bound.queries.context
+        bound.queries, context, lengths = queries, queries.context, np.diff(X.indptr)
         totals = np.append(context.T @ lengths.astype(np.float64), float(X.nnz))
         if before is not None:
             n_before = len(before) - 1
@@ -545,7 +537,7 @@ class Context(Features):
         names : list of str
             These tables.
         """
-        users, context = self.queries
+        users, context, _ = self.queries
         side, tables = self._sides["user"], {}
         if self._has_identity("user"):
             n = len(users)
@@ -637,6 +629,7 @@ class Queries(NamedTuple):
 
     users: np.ndarray  #: (n,), int64
     context: sparse.csr_array  #: (n, n_context_features), canonical
+    n_users: int  #: of the model
 
 
 def _check_width(context, n_trained):

@@ -21,10 +21,9 @@ from freqfm.dask._shards import Layout, Round, RoundTrainer, matrix_of, seed_of,
 from freqfm.estimators.recommenders import mf
 from freqfm.estimators.recommenders.base import refuse_empty
 from freqfm.estimators.recommenders.histories import InteractionHistory
+from freqfm.estimators.recommenders.interactions import Interactions, split_interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
-from freqfm.estimators.recommenders.trained import split_interactions
 from freqfm.estimators.tables import COUNTERS, MOMENTS, STEPS, WEIGHTS, ModelTable
-from freqfm.estimators.training import FitCallbacks
 from freqfm.initializers import Spectral
 from freqfm.initializers._spectral import divided_by_degrees
 
@@ -200,7 +199,7 @@ class UserTrainer(RoundTrainer):
         self._n_validated = 0
         if held_out is not None:
             self._n_validated = np.count_nonzero(np.diff(held_out.indptr))
-            self._scorer = model._scorer(X, held_out)
+            self._scorer = Interactions(X).score_of(model, Interactions(held_out))
 
     def _is_validated(self):
         return self._n_validated > 0
@@ -233,7 +232,7 @@ def ndcg_sums(X, y, model):
 
 
 class ShardedInteractions(NamedTuple):
-    """Interactions of several shards of users, on their workers; the counterpart of a matrix.
+    """Interactions of several shards of users, on their workers; the same as ``Interactions``.
 
     The client knows how many interactions users and items have, not which.
     """
@@ -243,6 +242,8 @@ class ShardedInteractions(NamedTuple):
     homes: list  #: a worker for each
     lengths: list  #: of ndarray, the number of interactions of each user of a shard
     item_counts: np.ndarray  #: how many users have each item
+
+    dislikes = queries = None
 
     @classmethod
     def of(cls, cluster, parts, homes):
@@ -271,6 +272,37 @@ class ShardedInteractions(NamedTuple):
         """The number of interactions."""
         return int(self.item_counts.sum())
 
+    @property
+    def by_user(self):
+        """The same: rows are users."""
+        return self
+
+    #: What an initializer gets, in place of a matrix.
+    X = by_user
+
+    def history(self, weighted):
+        """Return what the client keeps."""
+        return RemoteHistory.of(self)
+
+    def shown(self):
+        """Return what callbacks of scikit-learn are shown."""
+        return {"X": None, "y": None}
+
+    def hashed(self, X_val):
+        """Return what a checkpoint hashes."""
+        submit_each, gather = self.cluster.submit_each, self.cluster.gather
+        return {"X": gather(submit_each(hash_interactions, self.parts, self.homes))}
+
+    def score_of(self, model, held_out):
+        """Return the interactions held out: the trainer scores on the workers."""
+        return held_out
+
+    def validated_on(self, *given):
+        """Raise: interactions to validate on would have to be on the same workers."""
+        raise ValueError(
+            "X_val is not supported on a cluster; leave it out, and a part of X is held out."
+        )
+
     def graph(self):
         """Return the matrix that a spectral start decomposes, as an operator."""
         scaled = self.cluster.submit_each(
@@ -278,7 +310,7 @@ class ShardedInteractions(NamedTuple):
         )
         return _ShardedMatrix(self._replace(parts=scaled))
 
-    def split(self, fraction, seed):
+    def split(self, fraction, seed, dislikes):
         """Return the interactions to train on, and those held out, on the same workers."""
         submit, submit_each = self.cluster.submit, self.cluster.submit_each
         split = [
@@ -473,7 +505,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
 
     # Training.
 
-    def _validate_interactions(self, X, reset, partial=False, dislikes=None):
+    def _read(self, X, reset, *, dislikes=None):
         """Bring the users to their workers and check them there."""
         if dislikes is not None:
             raise ValueError(
@@ -491,9 +523,9 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         self._take_features([facts[i][1:] for i in filled], reset)
         users, homes = ([of[i] for i in filled] for of in (users, homes))
         matrices = cluster.submit_each(attrgetter("X"), users, homes)
-        X = ShardedInteractions.of(cluster, matrices, homes)
-        refuse_empty(X)
-        return X
+        self._interactions = ShardedInteractions.of(cluster, matrices, homes)
+        refuse_empty(self._interactions)
+        return self._interactions
 
     def _resolve_components(self, X, known):
         components, n_shards = super()._resolve_components(X, known), len(X.parts)
@@ -532,36 +564,6 @@ class MFRecommender(OnCluster, mf.MFRecommender):
                 f"share; set n_shards=1, or choose another."
             )
         return components
-
-    def _callbacks(self, X, X_val, n_epochs, unfinished):
-        hashed = {}
-        if unfinished or callbacks_of(self):
-            hashes = X.cluster.submit_each(hash_interactions, X.parts, X.homes)
-            hashed["X"] = X.cluster.gather(hashes)
-        return FitCallbacks(self, {"X": None, "y": None}, hashed, n_epochs, unfinished)
-
-    def _given_validation(self, X, X_val, dislikes):
-        raise ValueError(
-            "X_val is not supported on a cluster; leave it out, and a part of X is held out."
-        )
-
-    def _split(self, X):
-        return X.split(self.validation_fraction, self._seed)
-
-    def _counts_of(self, X):
-        return np.diff(X.indptr), X.item_counts
-
-    def _remember(self, X, dislikes=None):
-        self._interactions = X
-        self._history, self.item_counts_ = RemoteHistory.of(X), X.item_counts
-
-    def _new_rows(self, X, components, counts, n_known):
-        # ``fit`` with warm_start takes no new users or items.
-        return {}
-
-    def _scorer(self, X, held_out):
-        # The trainer scores on the workers.
-        return held_out
 
     def _make_trainer(self, components, interactions, known, score):
         self._align_tables()

@@ -534,10 +534,10 @@ class FitCallbacks:
     Parameters
     ----------
     estimator : estimator
-    data : dict
-        X and y, for callbacks.
-    hashed : dict
-        All data that the model depends on, by the name of the argument.
+    data : dict or callable
+        X and y, for callbacks; or a function that returns them.
+    hashed : dict or callable
+        All data that the model depends on, by the name of the argument; or such a function.
     n_epochs : int
         The largest number of epochs.
     unfinished : dict or None
@@ -557,6 +557,7 @@ class FitCallbacks:
         self._checkpoints = [c for c in callbacks if isinstance(c, Checkpoint)]
         self._unfinished = unfinished
         if self._checkpoints or unfinished:
+            hashed = hashed() if callable(hashed) else hashed
             self._fingerprint = fingerprint(estimator, hashed)
         if unfinished:
             check_fingerprint(estimator, self._fingerprint, unfinished["fingerprint"])
@@ -564,6 +565,7 @@ class FitCallbacks:
             checkpoint.check_folder()
         self._context = self._epoch = self._task = None
         if callbacks and hasattr(estimator, "_init_callback_context"):
+            data = data() if callable(data) else data
             self._data = {name: for_users(of) for name, of in data.items()} | {"metadata": None}
             self._context = estimator._init_callback_context(max_subtasks=n_epochs)
             self._context.call_on_fit_task_begin(estimator=estimator, **self._data)

@@ -33,7 +33,7 @@ from freqfm.callbacks import Checkpoint, resume  # noqa: E402
 from freqfm.dask._cluster import Cluster  # noqa: E402
 from freqfm.dask._shards import seed_of  # noqa: E402
 from freqfm.datasets import make_clicks, make_interactions  # noqa: E402
-from freqfm.estimators.recommenders.trained import split_interactions  # noqa: E402
+from freqfm.estimators.recommenders.interactions import split_interactions  # noqa: E402
 from freqfm.metrics import ndcg_at_k  # noqa: E402
 
 pytestmark = pytest.mark.slow  # a dozen clusters

@@ -18,6 +18,7 @@ from freqfm import MFRecommender, backends
 from freqfm._input.rows import take_rows
 from freqfm.backbones import Context, Features
 from freqfm.callbacks import resume
+from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.losses import RANKING_LOSSES, DirectAU
 from freqfm.metrics import ndcg_at_k
 from freqfm.temperatures import Temperature
@@ -173,6 +174,10 @@ def check_way(way):
         assert_array_equal(table, two.backbone_tables_[name])
 
 
+def likes_of_users(model, X):
+    return Interactions(X, queries=model.backbone.read(X.shape[0])).by_user.X
+
+
 def test_without_context_features_it_is_the_model_of_features():
     X = made()[0][:200]
     F = small_features(60, 4)
@@ -180,7 +185,7 @@ def test_without_context_features_it_is_the_model_of_features():
     nothing = sparse.csr_array((200, 1), dtype=np.float32)
     backbone = Context(context=nothing, users=users, user_features=F)
     model = MFRecommender(8, max_iter=1, batch_size=999, random_state=0, backbone=backbone)
-    X_users = model._by_user(X)
+    X_users = likes_of_users(model, X)
     assert X_users.shape == (60, 60) and X_users.sum() == 200
     X_users.data[:] = 1
     # Rows with all items of a user are queries without a context.
@@ -231,7 +236,7 @@ def test_features_that_no_item_has_change_nothing(way):
 def test_users_remain_users_in_any_context():
     X, users, C = made()
     model = model_of(users, C).fit(X)
-    known = model._by_user(X)
+    known = likes_of_users(model, X)
     assert_array_equal(model._history.matrix(known.shape).toarray() > 0, known.toarray() > 0)
     assert_array_equal(model.item_counts_, (known > 0).sum(axis=0))
     assert model.user_temperatures_.shape == (60,) and model.user_factors_.shape == (60, 8)
@@ -262,7 +267,7 @@ def test_scores_are_those_of_sums_of_vectors():
         assert_allclose(
             model.recommend(users=[3])[1], model.recommend(users=[3], context=mean)[1], rtol=1e-4
         )
-        history = take_rows(model._by_user(X), [3])
+        history = take_rows(likes_of_users(model, X), [3])
         hits = model.recommend(history, context=np.eye(3)[[1]], exclude_seen=False)[0] // 5
         assert np.mean(hits[0, :5] == 3 * 3 + 1) > 0.7
 
@@ -282,18 +287,20 @@ def test_explanations_name_the_share_of_the_context():
         ]
         assert_array_equal(np.transpose(shares) != 0, np.eye(3, dtype=bool))
         assert np.argmax(np.diag(shares)) == 1
-        folded = model.explain(0, item, take_rows(model._by_user(X), [3]), context=np.eye(3)[[1]])
+        folded = model.explain(
+            0, item, take_rows(likes_of_users(model, X), [3]), context=np.eye(3)[[1]]
+        )
         assert folded.context_contributions[1] > 0
 
 
 def test_interactions_are_held_out_by_user():
     X, users, C = made()
     model = model_of(users, C, early_stopping=True, warm_start=True, max_iter=30)
-    model._seed = 0
-    train, held_out = model._split(model._validate_history(X, reset=True))
+    parts = model._read(X, reset=True).split(0.1, 0, dislikes=False)
+    train, held_out = (part.X for part in parts)
     assert train.shape == held_out.shape == X.shape
     assert_array_equal(train.toarray() + held_out.toarray(), X.toarray())
-    of_users = [model._by_user(part).toarray() > 0 for part in (train, held_out)]
+    of_users = [part.by_user.X.toarray() > 0 for part in parts]
     assert of_users[1].sum() > 50 and not (of_users[0] & of_users[1]).any()
     model.fit(X)
     assert max(model.validation_scores_) > 0.3

@@ -251,5 +251,5 @@ def test_models_share_one_fit():
     assert set(TrainedRecommender.__subclasses__()) == {GradientRecommender, ALSRecommender}
     assert set(GradientRecommender.__subclasses__()) == {MFRecommender, FastVAERecommender}
     for model in (MFRecommender, FastVAERecommender, ALSRecommender):
-        for name in ("fit", "_hold_out", "_count_known"):
+        for name in ("fit", "_hold_out", "_begin"):
             assert getattr(model, name) is getattr(TrainedRecommender, name)

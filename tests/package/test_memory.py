@@ -28,7 +28,7 @@ from freqfm.backends.cpu.fm import prepared
 from freqfm.datasets import make_interactions
 from freqfm.estimators.fm import base
 from freqfm.estimators.fm import validation as penalties
-from freqfm.estimators.recommenders import index, trained
+from freqfm.estimators.recommenders import index, interactions
 from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
 from freqfm.temperatures import AdapTau0, Snapshot, _adaptive
 
@@ -270,7 +270,7 @@ def test_vectors_of_pairs_are_gathered_in_parts(monkeypatch):
 @pytest.mark.parametrize("loss, per_entry", [("softmax", 28), ("bpr", 28), ("directau", 36)])
 def test_factorization_uses_the_documented_memory(loss, per_entry, early_stopping, monkeypatch):
     monkeypatch.setattr(_holdout, "_ENTRIES", 1 << 10)
-    monkeypatch.setattr(trained, "_VALIDATION_USERS", 100)
+    monkeypatch.setattr(interactions, "_VALIDATION_USERS", 100)
     monkeypatch.setattr(_adaptive, "_USERS", 100)
     n, m, length, d = 2_000, 3_000, 60, 4
     rng = np.random.default_rng(0)
@@ -293,7 +293,7 @@ def test_factorization_uses_the_documented_memory(loss, per_entry, early_stoppin
 @pytest.mark.parametrize("weighted", [False, True])
 def test_least_squares_use_the_documented_memory(weighted, early_stopping, monkeypatch):
     monkeypatch.setattr(_holdout, "_ENTRIES", 1 << 10)
-    monkeypatch.setattr(trained, "_VALIDATION_USERS", 100)
+    monkeypatch.setattr(interactions, "_VALIDATION_USERS", 100)
     n, m, length, d = 2_000, 3_000, 60, 4
     rng = np.random.default_rng(0)
     indices = rng.integers(m // length, size=(n, length), dtype=np.int32)

@@ -8,8 +8,8 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
-from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
+from freqfm.estimators.recommenders.trained import STARTS
 from freqfm.losses import BPR, DirectAU, Softmax
 from freqfm.samplers import Popularity, Uniform
 
@@ -37,12 +37,10 @@ def task_of(loss, batch_size, seed, **params):
     weights = np.arange(1.0, indptr[-1] + 1)
     X = sparse.csr_array((weights, np.concatenate(items), indptr), shape=(len(HISTORIES), 210))
     model = MFRecommender(2, loss=loss, batch_size=batch_size, random_state=seed, **params)
-    X = model._validate_interactions(X, reset=True)
-    model._count_known(X, reset=True)
-    components = model._resolve_components(X, X)
-    model._start(X, components, reset=True)
-    model._remember(X)
-    return MFTrainer(model, components, X, Interactions(X), score=None, n_threads=1)
+    given = model._read(X, reset=True)
+    components = model._resolved(given, given, STARTS)
+    components = model._begin(components, given, given, given, STARTS)
+    return MFTrainer(model, components, given.X, given, score=None, n_threads=1)
 
 
 @pytest.mark.parametrize("batch_size", [5, 32, 10_000])

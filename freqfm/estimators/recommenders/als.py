@@ -10,7 +10,7 @@ from scipy import sparse
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._input.rows import slices, take_rows, with_one_index_type
+from freqfm._input.rows import slices, with_one_index_type
 from freqfm._input.validation import (
     as_kernel_array,
     as_kernel_input,
@@ -397,10 +397,10 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
 
     # Training.
 
-    def _resolve_components(self, X, known):
+    def _resolve_components(self, interactions, known):
         return Components(
             max_iter=int(self.max_iter),
-            objective=Objective.of(self, known),
+            objective=Objective.of(self, known.X),
             n_steps=_EXACT if self.solver == "cholesky" else int(self.cg_steps),
         )
 
@@ -419,7 +419,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         users = self._draw("user", X.shape[0] - n_users, n_users)
         items = self._draw("item", X.shape[1] - n_items, n_items)
         if len(users) and not reset:
-            history = take_rows(X, np.arange(n_users, X.shape[0]))
+            history = X.rows(np.arange(n_users, X.shape[0]))
             history.resize(len(users), n_items)
             placed = self._solve_rows(canonical_csr(history), components.objective)
             # Users without known items keep their random vectors.

@@ -20,24 +20,22 @@ from freqfm._input.validation import (
     as_array,
     canonical_csr,
     check_flag,
-    count_columns,
     count_threads,
     kernel_csr,
     validate_id,
     validate_ids,
     validate_rows,
+    warn_of_heavy_weights,
 )
 from freqfm._messages import cut, shown
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import RankedLists
 from freqfm.estimators.recommenders.histories import (
     InteractionHistory,
-    pad_rows,
-    sum_of,
     with_dislikes,
-    without,
 )
 from freqfm.estimators.recommenders.index import Queries, VectorIndex, Wanted, of_single
+from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.tables import STATES
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
@@ -87,6 +85,7 @@ class BaseRecommender(
     _dislikes = None
     #: Whether dislikes, as negative values, are part of what a user's vector is computed from.
     _uses_dislikes = False
+    _warns_of_heavy_weights = False
     #: Whether the weights of interactions are kept with the history.
     _keeps_weights = False
     #: The least and the most that the largest weight may be, in ``fit`` and in histories: of others
@@ -268,13 +267,30 @@ class BaseRecommender(
             f"new items after them: X[[*model.feature_names_in_, *new_names]]."
         )
 
-    def _known_with(self, X, dislikes):
-        """Return the likes and the dislikes that the model knows, with those of this call."""
-        known = without(self._history.plus(X, self._keeps_weights), dislikes)
-        if self._dislikes is None:
-            return known, dislikes
-        before = without(self._dislikes.matrix(X.shape), X)
-        return known, before if dislikes is None else sum_of(before, dislikes)
+    def _check_trainable(self):
+        """Raise unless the model can be trained further: checks all histories."""
+        learned = self._check_learned()
+        self._history.check_all(learned, self.n_features_in_)
+        if self._dislikes is not None:
+            self._dislikes.check_all(learned, self.n_features_in_, "_dislikes")
+
+    def _read(self, X, reset, *, dislikes=None, partial=False):
+        """Return the Interactions that ``fit`` is given, or ``partial_fit``."""
+        if not reset:
+            self._check_trainable()
+        adds = partial and not reset
+        X = self._validate_more(X) if adds else self._validate_history(X, reset=reset)
+        X = with_dislikes(X, self._given_dislikes(X.shape, dislikes))
+        if not (adds and X.nnz):
+            refuse_empty(X)
+        if reset and self._warns_of_heavy_weights:
+            warn_of_heavy_weights(abs(X.data))
+        return Interactions.of(X)
+
+    def _known_with(self, new):
+        """Return all that the model knows, with the Interactions of a call by user."""
+        known = (of and of.matrix(new.shape) for of in (self._history, self._dislikes))
+        return Interactions(*known).plus(new, self._keeps_weights)
 
     def _given_dislikes(self, shape, dislikes):
         """Return the ``dislikes`` that are given for a matrix of this shape, or None."""
@@ -301,13 +317,13 @@ class BaseRecommender(
                 f"right, add an empty row."
             )
 
-    def _remember(self, X, dislikes=None):
+    def _remember(self, interactions):
         """Store which users have which items, and which they dislike."""
-        self._history = InteractionHistory.of(X, self._keeps_weights)
-        self.item_counts_ = count_columns(X)
+        self._history = interactions.history(self._keeps_weights)
+        self.item_counts_, dislikes = interactions.item_counts, interactions.dislikes
         self.__dict__.pop("_dislikes", None)
         if dislikes is not None and dislikes.nnz:
-            self._dislikes = InteractionHistory.of(pad_rows(dislikes, X.shape[0]), weighted=True)
+            self._dislikes = InteractionHistory.of(dislikes, weighted=True)
 
     def _histories_of(self, users):
         """Return the rows of users seen in fit, (n, n_items) CSR."""

@@ -70,16 +70,6 @@ class InteractionHistory(NamedTuple):
         known = kernel_csr(weights, self.indices, self.indptr, (self.n_users, shape[1]))
         return pad_rows(known, shape[0])
 
-    def plus(self, X, weighted):
-        """Return the sum of this history and a canonical matrix with as many rows or more.
-
-        All weights are one unless ``weighted``.
-        """
-        known = sum_of(self.matrix(X.shape), X)
-        if not weighted:
-            known.data[:] = 1
-        return known
-
     def rows_of(self, users, n_items, learned, name="_history"):
         """Return the rows of some users, (n, n_items) CSR; raise if these rows are damaged.
 

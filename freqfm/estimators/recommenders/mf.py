@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from typing import ClassVar
@@ -13,20 +13,20 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
 from freqfm._dense import unit_rows
-from freqfm._input.rows import split_signs, take_rows
+from freqfm._input.rows import split_signs
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_input,
     canonical_csr,
     check_flag,
     check_memory,
-    count_columns,
     count_threads,
     validate_ids,
 )
 from freqfm._machine import as_aligned
 from freqfm._messages import shown, warn_user
 from freqfm._sklearn import Interval, StrOptions
+from freqfm._messages import shown
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone, Linear
 from freqfm.backbones._base import check_tables, forward_all, occurrences, warn_of_wrong_gradients
@@ -62,7 +62,7 @@ from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss, VectorLoss
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, Sampler
-from freqfm.temperatures import TEMPERATURES, AdapTau, Temperature
+from freqfm.temperatures import TEMPERATURES, Temperature
 
 # Batches with fewer multiplications are faster on one thread than on several.
 _WORTH_SEVERAL_THREADS = 20_000
@@ -394,41 +394,33 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     def _given_backbone(self):
         return resolve("backbone", self.backbone, Backbone, BACKBONES)
 
-    def _users_of(self, X):
-        backbone = self._given_backbone
-        return backbone.read(X.shape[0]).users if backbone._has_context else None
-
-    def _by_user(self, X):
-        backbone = self._given_backbone
-        return backbone.by_user(X) if backbone._has_context else X
+    def _read(self, X, reset, **options):
+        interactions, backbone = super()._read(X, reset, **options), self._given_backbone
+        if not backbone._has_context:
+            return interactions
+        if interactions.dislikes is not None:
+            raise ValueError(
+                f"X holds {interactions.dislikes.nnz} dislikes, and backbone={self.backbone!r} "
+                f"does not learn from them: they belong to users, and rows of X to users in a "
+                f"context. Leave them out, or drop the context."
+            )
+        return replace(interactions, queries=backbone.read(interactions.shape[0]))
 
     def _resolve_components(self, X, known):
         shape = known.shape
         return resolve_components(self, X.nnz, shape, max(X.nnz, self._n_known_interactions))
 
-    def _bound(self, components, X, known, adds=False):
+    def _bound(self, components, interactions, known, adds):
         backbone = components.backbone
         if backbone.is_linear:
             return components
         announce(self.verbose, f"preparing {type(backbone).__name__}")
         if backbone._has_context:
-            backbone = backbone.with_totals(X, self._context_totals if adds else None)
+            before = self._context_totals if adds else None
+            backbone = backbone.with_totals(interactions.queries, interactions.X, before)
             self._context_totals = backbone.totals
-        backbone = backbone.bind(known, count_threads(self.n_jobs))
+        backbone = backbone.bind(known.X, count_threads(self.n_jobs))
         return components._replace(backbone=backbone)
-
-    def _check_epochs(self, components):
-        strategy, n_epochs = components.temperature, self.n_iter_ + components.max_iter
-        if isinstance(strategy, AdapTau) and not strategy.adapts_within(n_epochs):
-            warn_user(
-                f"temperature={self.temperature!r} warms up for warm_up={strategy.warm_up} epochs, "
-                f"and this fit ends before: all users keep one temperature, as with 'adap_tau0'. "
-                f"Raise max_iter, or give an AdapTau with a smaller warm_up."
-            )
-
-    def _counts_of(self, X):
-        """Return the number of interactions of each user, and of each item."""
-        return np.diff(X.indptr), count_columns(X)
 
     def _tables(self):
         own = getattr(self, "backbone_tables_", None)
@@ -458,8 +450,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             if not backbone.is_linear:
                 self.backbone_tables_ = {}
         n_known = {side: 0 if reset else len(getattr(self, f"{side}_factors_")) for side in _SIDES}
-        counts = zip(n_known.items(), self._counts_of(X), strict=True)
-        counts = {side: of_all[n:] for (side, n), of_all in counts}
+        counts = np.diff(X.indptr), X.item_counts
+        counts = {s: of[n:] for (s, n), of in zip(n_known.items(), counts, strict=True)}
         rows_of = self._first_rows if reset else self._new_rows
         rows = rows_of(X, components, counts, n_known)
         has_margins = components.margins if reset else hasattr(self, "user_margins_")
@@ -474,7 +466,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         """Return the tables of a new model, without margins, and how often their rows occur."""
         backbone = components.backbone
         generator = np.random.default_rng([self._seed, 2])
-        directions = self._directions(components.initializer, X, int(self.n_components), generator)
+        size = int(self.n_components)
+        directions = self._directions(components.initializer, X.X, size, generator)
         draw = self._drawer(components, counts, n_known, directions)
         tables = backbone.start(*map(len, counts.values()), draw)
         if backbone.is_linear:
@@ -600,7 +593,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         They are folded in by the items that the model knows; rows without any are zeros.
         """
         new = np.arange(len(self.user_factors_), X.shape[0])
-        history = take_rows(X, new)
+        history = X.rows(new)
         history.resize(len(new), len(self.item_factors_))
         return np.float32(self._typical_length()) * self._fold_in_units(canonical_csr(history))
 
@@ -672,7 +665,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
     def _user_table(self):
         return self.user_factors_[:, : self._compared_columns]
 
-    def _user_vectors(self, users):
+    def _user_vectors(self, users, context=None):
+        if context is not None:
+            return self._ranked(self._in_context(None, context, users))
         return self._ranked(self.user_factors_[users])
 
     def _ranked_by_loss(self, side, vectors):
@@ -832,14 +827,6 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             vectors = vectors * np.float32(self._typical_length())
         return vectors + self._context_shift(context, len(vectors))
 
-    def _vectors_in_training(self, rows, X):
-        backbone = self._given_backbone
-        if not backbone._has_context:
-            return super()._vectors_in_training(rows, X)
-        queries = backbone.read(None)
-        context = take_rows(queries.context, rows)
-        return self._ranked(self._in_context(None, context, queries.users[rows]))
-
     def predict_pairs(self, users, items, context=None):
         """Return the scores of pairs of users and items.
 
@@ -861,7 +848,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         if context is None:
             return super().predict_pairs(users, items)
         users, items = checked_pairs(users, items, self._n_users, self.n_features_in_)
-        vectors = self._ranked(self._in_context(None, context, users))
+        vectors = self._user_vectors(users, context)
         return self._score_pairs(users, items, vectors, np.arange(len(users)))
 
     # Users by their histories.

@@ -18,7 +18,6 @@ from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
     as_kernel_input,
     check_memory,
-    count_columns,
     count_threads,
     layer_sizes,
 )
@@ -592,14 +591,14 @@ class FastVAERecommender(GradientRecommender):
         return as_layers(self.layers_, self._n_hidden)
 
     def _start(self, X, components, reset):
-        counts, (hidden, decoder), d = count_columns(X), self._sizes(), int(self.n_components)
+        counts, (hidden, decoder), d = X.item_counts, self._sizes(), int(self.n_components)
         layers, directions, known = {}, None, 0 if reset else len(self.item_factors_)
         if reset:
             generator = np.random.default_rng([self._seed, 2])
             shapes = [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]
             dense = [draw_layer(generator, *shape) for shape in shapes]
             initializer, n = components.initializer, min(*hidden, d, *decoder)
-            directions = self._directions(initializer, X, n, generator)
+            directions = self._directions(initializer, X.X, n, generator)
             for layer in dense if directions is not None else ():
                 pass_on(layer, n, initializer.noise)
             self._n_hidden = len(hidden)

@@ -8,13 +8,13 @@ import numpy as np
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
-from freqfm._input.rows import slices, split_signs, with_one_index_type
+from freqfm._input.rows import slices, with_one_index_type
 from freqfm._input.validation import canonical_csr
 from freqfm._machine import single_threaded_blas
 from freqfm._signals import release_signals
 from freqfm.estimators.progress import announce, announced_parts
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
-from freqfm.estimators.recommenders.histories import pad_rows, scale_rows, with_dislikes
+from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.estimators.training import attempt
 
 
@@ -26,8 +26,8 @@ class ClosedFormRecommender(BaseRecommender):
     device = "cpu"
 
     @abstractmethod
-    def _learn(self, X, dislikes):
-        """Learn from canonical matrices of likes and of dislikes; the latter may be None."""
+    def _learn(self, X):
+        """Learn from likes, a canonical matrix; see ``_remember`` for what else a model keeps."""
 
     def fit(self, X, y=None, *, dislikes=None):
         """Learn from interactions.
@@ -50,10 +50,9 @@ class ClosedFormRecommender(BaseRecommender):
         self._validate_params()
         with attempt(self), release_signals():
             announce(self.verbose, "checking interactions")
-            X = self._validate_history(X, reset=True)
-            X = with_dislikes(X, self._given_dislikes(X.shape, dislikes))
-            refuse_empty(X)
-            self._learn(*split_signs(X))
+            interactions = self._read(X, reset=True, dislikes=dislikes)
+            self._remember(interactions)
+            self._learn(interactions.X)
         return self
 
     def partial_fit(self, X, y=None, *, dislikes=None):
@@ -80,15 +79,11 @@ class ClosedFormRecommender(BaseRecommender):
         self._validate_params()
         with attempt(self), release_signals():
             announce(self.verbose, "checking interactions")
-            self._history.check_all(self._check_learned(), self.n_features_in_)
-            X = self._validate_more(X)
-            X = with_dislikes(X, self._given_dislikes(X.shape, dislikes))
-            if not X.nnz:
-                refuse_empty(X)
-            parts = (pad_rows(part, self._n_users) for part in split_signs(X))
-            X, dislikes = self._known_with(*parts)
-            refuse_empty(X)
-            self._learn(X, dislikes)
+            new = self._read(X, reset=False, dislikes=dislikes, partial=True)
+            known = self._known_with(new.padded(self._n_users))
+            refuse_empty(known.X)
+            self._remember(known)
+            self._learn(known.X)
         return self
 
 
@@ -110,8 +105,7 @@ class ItemWeightsRecommender(ClosedFormRecommender):
     def _item_weights(self, X):
         """Return the weights that are learned from a canonical matrix, (n_items, n_items) CSR."""
 
-    def _learn(self, X, dislikes):
-        self._remember(X, dislikes)
+    def _learn(self, X):
         weights = self._item_weights(X)
         announce(self.verbose, "ordering the weights between items")
         self.item_weights_ = with_one_index_type(canonical_csr(weights))
@@ -285,8 +279,7 @@ class PopularityRecommender(ClosedFormRecommender):
            [0.75, 0.5 ]], dtype=float32)
     """
 
-    def _learn(self, X, dislikes):
-        self._remember(X, dislikes)
+    def _learn(self, X):
         sums = np.bincount(X.indices, X.data, X.shape[1])
         self.item_factors_ = (sums / X.shape[0]).astype(np.float32)[:, None]
 
