@@ -42,6 +42,49 @@ _LITTLE_NOISE = 0.1
 _OF_NOISE = 0.45
 
 
+class ALSTrainer(TrainingTask):
+    """The alternation: all items by the users, then all users by the items; see ``TrainingTask``.
+
+    Parameters
+    ----------
+    model : ALSRecommender
+        Initialised; its factors are updated in place.
+    components : Components
+    X : csr_array of shape (n_users, n_items)
+        Canonical; values are weights, and those of dislikes negative.
+    score : callable or None
+        Returns the validation score of the model.
+    n_threads : int
+    """
+
+    _names = "user_factors_", "item_factors_"
+    divergence_hint = (
+        "scaling the weights in X to about 1, or a larger regularization or unobserved_weight"
+    )
+
+    def __init__(self, model, components, X, score, n_threads):
+        self.model, self._score = model, score
+        self._total = float(abs(X.data).sum(dtype=np.float64))
+        users, items = model.user_factors_, model.item_factors_
+        system, n_steps = components.objective.system, components.n_steps
+        alternating = [
+            system(items, with_one_index_type(X).T.tocsr(), users, n_steps),
+            system(users, X, items, n_steps),
+        ]
+        self._backend, self._trainer = backends.start(
+            model.device, "least_squares_trainer", alternating, n_threads
+        )
+
+    def run_epoch(self, epoch):
+        """Solve all items, then all users; return the loss per weight of an interaction."""
+        return float(self._trainer.run_epoch()) / self._total
+
+    def validation_score(self):
+        """Return the validation score of the model."""
+        self._trainer.pull()
+        return self._score()
+
+
 class Objective(NamedTuple):
     """The numbers of the squared error that a fit minimises."""
 
@@ -64,25 +107,40 @@ class Objective(NamedTuple):
             regularization = _OF_NOISE * _scale_of_noise(X, float(unobserved), exponent)
         return cls(float(unobserved), float(regularization), exponent)
 
-    def problem(self, factors, histories, n_steps):
-        """Return the backend's problem for rows with these histories; 0 steps solve exactly."""
-        starts, _, weights = histories
-        totals, filled = np.zeros(len(starts) - 1), starts[:-1] < starts[1:]
+    def system(self, rows, X, fixed, n_steps):
+        """Return the linear systems of the rows of a table, as the backend solves them.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, d)
+            Where the solutions are written, and ``n_steps`` start.
+        X : csr_array of shape (n, n_fixed)
+            The weights of pairs of these rows and fixed ones; negative for dislikes.
+        fixed : ndarray of shape (n_fixed, d)
+        n_steps : int
+            Of conjugate gradients; 0 solves exactly.
+        """
+        starts, _, weights = histories = rows_of(X)
+        totals, filled = np.zeros(len(rows)), starts[:-1] < starts[1:]
         if filled.any():
-            weights = abs(weights)
-            totals[filled] = np.add.reduceat(weights, starts[:-1][filled], dtype=np.float64)
-        return LeastSquaresProblem(
-            factors=factors,
-            unobserved_weight=self.unobserved_weight,
-            penalties=self.penalties(totals, len(factors)),
-            n_steps=n_steps,
-        )
+            totals[filled] = np.add.reduceat(abs(weights), starts[:-1][filled], dtype=np.float64)
+        penalties = self.penalties(totals, len(fixed))
+        problem = LeastSquaresProblem(fixed, self.unobserved_weight, penalties, n_steps)
+        return problem, histories, rows
 
     def penalties(self, totals, n_others):
         """Return the penalty of rows by the sums of their weights, float32."""
         scale = _growth(totals, n_others, self.unobserved_weight, self.exponent)
         with np.errstate(over="ignore"):
             return (self.regularization * scale).astype(np.float32)
+
+
+class Components(NamedTuple):
+    """The components and numbers of a fit."""
+
+    max_iter: int
+    objective: Objective
+    n_steps: int  #: of conjugate gradients; 0 for the exact solution
 
 
 def _growth(totals, n_others, unobserved_weight, exponent):
@@ -109,58 +167,6 @@ def _scale_of_noise(X, unobserved_weight, exponent):
     n_rows = np.count_nonzero(np.diff(X.indptr))
     n_columns = np.count_nonzero(count_columns(X))
     return np.sqrt(of_users @ (squares @ of_items)) * (n_rows**-0.5 + n_columns**-0.5)
-
-
-class Components(NamedTuple):
-    """The components and numbers of a fit."""
-
-    max_iter: int
-    objective: Objective
-    n_steps: int  #: of conjugate gradients; 0 for the exact solution
-
-
-class ALSTrainer(TrainingTask):
-    """A task for the epoch loop, see ``TrainingTask``.
-
-    Parameters
-    ----------
-    model : ALSRecommender
-        Initialised; its factors are updated in place.
-    components : Components
-    X : csr_array of shape (n_users, n_items)
-        Canonical; values are weights, and those of dislikes negative.
-    score : callable or None
-        Returns the validation score of the model.
-    n_threads : int
-    """
-
-    _names = "user_factors_", "item_factors_"
-    divergence_hint = (
-        "scaling the weights in X to about 1, or a larger regularization or unobserved_weight"
-    )
-
-    def __init__(self, model, components, X, score, n_threads):
-        self.model, self._score = model, score
-        users, items = model.user_factors_, model.item_factors_
-        of_items = with_one_index_type(X).T.tocsr()
-        sides = []
-        for rows, factors, matrix in ((items, users, of_items), (users, items, X)):
-            histories = rows_of(matrix)
-            problem = components.objective.problem(factors, histories, components.n_steps)
-            sides.append((problem, histories, rows))
-        self._total = float(abs(X.data).sum(dtype=np.float64))
-        self._backend, self._trainer = backends.start(
-            model.device, "least_squares_trainer", sides, n_threads
-        )
-
-    def run_epoch(self, epoch):
-        """Solve all items, then all users; return the loss per weight of an interaction."""
-        return float(self._trainer.run_epoch()) / self._total
-
-    def validation_score(self):
-        """Return the validation score of the model."""
-        self._trainer.pull()
-        return self._score()
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -446,10 +452,9 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         """Return the vectors that minimise the loss of the rows of a canonical matrix."""
         items = as_kernel_input(self.item_factors_)
         rows = np.zeros((X.shape[0], items.shape[1]), dtype=np.float32)
-        histories = rows_of(X)
-        problem = objective.problem(items, histories, _EXACT)
         # Few rows are solved exactly, and on the CPU.
-        backends.get().least_squares(problem, histories, rows, count_threads(self.n_jobs))
+        system = objective.system(rows, X, items, _EXACT)
+        backends.get().least_squares(*system, count_threads(self.n_jobs))
         return rows
 
     def explain(self, user, item, X=None):
