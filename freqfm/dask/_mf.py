@@ -13,7 +13,6 @@ from scipy.sparse.linalg import LinearOperator
 from freqfm._input.rows import stack_rows, take_rows
 from freqfm._input.validation import count_columns, kernel_csr
 from freqfm._messages import shown
-from freqfm._sklearn import callbacks_of
 from freqfm.callbacks._storage import digest
 from freqfm.dask._base import OnCluster, Sharded
 from freqfm.dask._cluster import Cluster, partitions_of

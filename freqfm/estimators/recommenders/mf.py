@@ -24,9 +24,8 @@ from freqfm._input.validation import (
     validate_ids,
 )
 from freqfm._machine import as_aligned
-from freqfm._messages import shown, warn_user
-from freqfm._sklearn import Interval, StrOptions
 from freqfm._messages import shown
+from freqfm._sklearn import Interval, StrOptions
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone, Linear
 from freqfm.backbones._base import check_tables, forward_all, occurrences, warn_of_wrong_gradients

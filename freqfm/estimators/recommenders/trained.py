@@ -9,9 +9,6 @@ from functools import partial
 from numbers import Integral, Real
 from typing import ClassVar
 
-import numpy as np
-from scipy import sparse
-
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.validation import LearnedArrays, check_memory, draw_seed
 from freqfm._messages import shown, warn_user
