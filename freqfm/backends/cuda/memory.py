@@ -370,15 +370,3 @@ def lanes_for(width, of_lane=1):
     while n_lanes < min(-(-width // of_lane), 32):
         n_lanes *= 2
     return n_lanes
-
-
-def rule_for_device(rule):
-    """Return an UpdateRule with numbers of float32, as float64 is slow on most GPUs.
-
-    ``hyper`` is a tuple: a kernel reads it without the delay of an array in memory.
-    """
-    return rule._replace(
-        decay=np.float32(rule.decay),
-        idle_decay=np.float32(rule.idle_decay),
-        hyper=tuple(map(np.float32, rule.hyper)),
-    )

@@ -13,7 +13,6 @@ import numpy as np
 from freqfm._numba.jit import HALF, ONE, ZERO, inlined
 from freqfm.backends.base import UpdateRule
 from freqfm.backends.cuda.groups import Touched, first_of_lanes, group_sum, synchronize_group
-from freqfm.backends.cuda.memory import rule_for_device
 from freqfm.formulas.codes import (
     BETA_1,
     BETA_2,
@@ -111,6 +110,18 @@ def exponentials(shift, values):
         exp_of_minus(shift - values[1]),
         exp_of_minus(shift - values[2]),
         exp_of_minus(shift - values[3]),
+    )
+
+
+def rule_for_device(rule):
+    """Return an UpdateRule with numbers of float32, as float64 is slow on most GPUs.
+
+    ``hyper`` is a tuple: a kernel reads it without the delay of an array in memory.
+    """
+    return rule._replace(
+        decay=np.float32(rule.decay),
+        idle_decay=np.float32(rule.idle_decay),
+        hyper=tuple(map(np.float32, rule.hyper)),
     )
 
 

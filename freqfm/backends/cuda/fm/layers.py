@@ -33,9 +33,8 @@ from freqfm.backends.cuda.fm.batch import (
     sum_tokens,
 )
 from freqfm.backends.cuda.groups import group_sum, synchronize_group, worker
-from freqfm.backends.cuda.memory import rule_for_device
 from freqfm.backends.cuda.products import most_parts, parts_of, product_in_parts, sum_of_parts
-from freqfm.backends.cuda.tables import dropout_of, dropped
+from freqfm.backends.cuda.tables import dropout_of, dropped, rule_for_device
 from freqfm.formulas.codes import LEARNING_RATE
 from freqfm.formulas.rng import hash64, key_in_python
 from freqfm.formulas.steps import step_layer

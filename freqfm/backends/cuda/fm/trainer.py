@@ -20,8 +20,8 @@ from freqfm.backends.cuda.fm.batch import (
     FMWeightState,
     Levels,
 )
-from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, rule_for_device, sum_of
-from freqfm.backends.cuda.tables import COLUMNS
+from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, sum_of
+from freqfm.backends.cuda.tables import COLUMNS, rule_for_device
 from freqfm.formulas.codes import BETA_1, BETA_2, STEP_ADAM, STEP_CUSTOM
 from freqfm.formulas.steps import adam_corrections, layer_corrections
 

@@ -10,10 +10,10 @@ from scipy import sparse
 
 from freqfm._numba.jit import ONE, ZERO, inlined
 from freqfm.backends.base import Histories
-from freqfm.backends.cuda.memory import lanes_for, rule_for_device
+from freqfm.backends.cuda.memory import lanes_for
 from freqfm.backends.cuda.ranking.batches import on_device, sum_row
 from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
-from freqfm.backends.cuda.tables import DeviceTables, Side, Step, move_all
+from freqfm.backends.cuda.tables import DeviceTables, Side, Step, move_all, rule_for_device
 from freqfm.formulas.codes import RATE_CONSTANT
 
 _FACTORS = "user_factors", "item_factors"
