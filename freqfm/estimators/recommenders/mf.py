@@ -27,7 +27,7 @@ from freqfm._machine import as_aligned
 from freqfm._messages import shown
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
-from freqfm.backbones import BACKBONES, Backbone, Linear
+from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward_all, occurrences, warn_of_wrong_gradients
 from freqfm.backbones._described import mean_context, mean_vector
 from freqfm.estimators.progress import announce
@@ -46,15 +46,7 @@ from freqfm.estimators.recommenders.mf_components import (
     default_sampler,
     resolve_components,
 )
-from freqfm.estimators.recommenders.mf_dislikes import with_dislikes_trained
-from freqfm.estimators.recommenders.mf_trainer import (
-    BackboneTrainer,
-    ContextTrainer,
-    DescribedContextTrainer,
-    EpochwiseTrainer,
-    MFTrainer,
-    of_graph,
-)
+from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import FactorsMixin
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
@@ -608,34 +600,13 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         X, dislikes = interactions.X, interactions.dislikes
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
-        backbone = components.backbone
         self._align_tables()
         for name in _FACTORS:
             setattr(self, f"{name}_", as_aligned(getattr(self, f"{name}_")))
-        trainer = EpochwiseTrainer if backbone._changes_by_epoch else BackboneTrainer
-        if components.auxiliary:
-            trainer = BackboneTrainer
-            components = components._replace(backbone=Linear() if backbone.is_linear else backbone)
-        elif backbone.is_linear:
-            trainer = MFTrainer
-        elif backbone._has_context:
-            described = backbone.item_features is not None
-            trainer = DescribedContextTrainer if described else ContextTrainer
-        elif backbone._is_mean_of_layers:
-            trainer = partial(of_graph, trainer)
         dislikes = None if dislikes is None else of_users(dislikes, known.X)
-        if dislikes is None or not dislikes.nnz:
-            return trainer(self, components, X, known, score, n_threads)
-        if components.n_falling_steps is not None:
-            # Steps of dislikes are counted too.
-            growth = 1 + dislikes.data.sum() / X.data.sum()
-            n_steps = int(components.n_falling_steps * growth)
-            components = components._replace(n_falling_steps=n_steps)
-        if components.device == "auto":
-            # Dislikes are trained on the CPU only.
-            components = components._replace(device="cpu")
-        task = trainer(self, components, X, known, score, n_threads)
-        return with_dislikes_trained(task, dislikes)
+        if dislikes is not None and not dislikes.nnz:
+            dislikes = None
+        return MFTrainer(self, components, X, known, score, n_threads, dislikes)
 
     # Vectors.
 
