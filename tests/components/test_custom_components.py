@@ -21,7 +21,7 @@ from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
 from freqfm._components import resolve
 from freqfm._messages import warn_once
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.mf_components import resolve_components
+from freqfm.estimators.recommenders.components import mf_components
 from freqfm.formulas import codes
 from freqfm.initializers import Initializer
 from freqfm.losses import (
@@ -235,7 +235,7 @@ class CosineHinge(HingeOfPairs):
 
 def test_what_is_compared_by_cosines_is_ranked_by_them():
     for loss, cosine in ((CosineHinge(), True), (HingeOfPairs(), False)):
-        components = resolve_components(MFRecommender(loss=loss), X.nnz, X.shape, X.nnz)
+        components = mf_components(MFRecommender(loss=loss), X.nnz, X.shape, X.nnz)
         assert components.rank_by_cosine is cosine
 
 

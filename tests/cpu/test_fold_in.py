@@ -13,9 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders.components import FoldIn
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.histories import N_STEPS, InteractionHistory, UserLoss
-from freqfm.estimators.recommenders.mf_components import FoldIn
 from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.losses import BPR, BSL, CCL, MACR, MAWU, RANKING_LOSSES, WARP, DirectAU
 from freqfm.temperatures import AdapTau

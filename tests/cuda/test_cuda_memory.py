@@ -17,9 +17,9 @@ from freqfm import (
     FMClassifier,
     FMRegressor,
     MFRecommender,
-    _quantization,
     backends,
 )
+from freqfm import _dense as _quantization
 from freqfm.backbones import LightGCN
 from freqfm.backends.base import Trainer
 from freqfm.backends.cuda import memory as quantization

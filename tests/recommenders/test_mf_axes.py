@@ -10,7 +10,7 @@ from scipy import sparse
 from freqfm import MFRecommender
 from freqfm.backbones import LightGCN
 from freqfm.datasets import make_interactions
-from freqfm.estimators.recommenders.mf_components import resolve_components
+from freqfm.estimators.recommenders.components import mf_components
 from freqfm.initializers import PRISM, XavierUniform
 from freqfm.losses import BSL, CCL, PSL, Softmax
 from freqfm.metrics import ndcg_at_k
@@ -23,7 +23,7 @@ USERS, ITEMS, POSITIVES = 6000, 4000, 400_000
 
 def rate_of(n=POSITIVES, **params):
     """Return the rate for n positives of a log."""
-    axes = resolve_components(MFRecommender(**params), n, (USERS, ITEMS), n)
+    axes = mf_components(MFRecommender(**params), n, (USERS, ITEMS), n)
     return axes.optimizer.learning_rate
 
 
@@ -51,7 +51,7 @@ def test_layers_warn_of_steps_that_do_not_adapt(optimizer):
 
 def test_batches_that_share_negatives_draw_fewer_of_few_items():
     def drawn(n_items, **params):
-        axes = resolve_components(MFRecommender(**params), 9000, (500, n_items), 9000)
+        axes = mf_components(MFRecommender(**params), 9000, (500, n_items), 9000)
         return axes.n_negatives, getattr(axes.sampler, "exponent", None)
 
     assert drawn(100) == drawn(100, loss="softmax") == (80, 0.5)
@@ -80,7 +80,7 @@ def test_positives_of_rare_items_weigh_less(loss):
 def dropout_of(n, n_known=None, **params):
     """Return the dropout for n positives of a log."""
     shape = USERS, ITEMS
-    return resolve_components(MFRecommender(**params), n, shape, n_known or n).user_dropout
+    return mf_components(MFRecommender(**params), n, shape, n_known or n).user_dropout
 
 
 def test_large_data_needs_no_dropout():
@@ -94,7 +94,7 @@ def test_large_data_needs_no_dropout():
 
 def decay_of(**params):
     """Return the weight decay, and its scope, on data of a sixtieth of all pairs."""
-    found = resolve_components(MFRecommender(**params), POSITIVES, (USERS, ITEMS), POSITIVES)
+    found = mf_components(MFRecommender(**params), POSITIVES, (USERS, ITEMS), POSITIVES)
     return found.weight_decay, found.weight_decay_scope
 
 
@@ -111,7 +111,7 @@ def test_losses_of_two_scores_decay_by_the_density():
     for params in ({}, {"loss": "ccl"}, {"loss": "directau"}, *others, *backbones):
         assert decay_of(**params)[0] == 0
     # All that the model knows counts, not what is new.
-    more = resolve_components(MFRecommender(loss="bpr"), 20, (USERS, ITEMS), POSITIVES)
+    more = mf_components(MFRecommender(loss="bpr"), 20, (USERS, ITEMS), POSITIVES)
     assert more.weight_decay == pytest.approx(0.1 * root)
     X = make_interactions(40, 30, 300, random_state=0)
     given = {"weight_decay": 0.1 * (X.nnz / 1200) ** 0.5, "weight_decay_scope": "batch"}
@@ -121,7 +121,7 @@ def test_losses_of_two_scores_decay_by_the_density():
 
 def weight_of(n, shape=(USERS, ITEMS), loss="ccl"):
     """Return CCL's weight of negatives for n positives of a log."""
-    found = resolve_components(MFRecommender(loss=loss), n, shape, n).loss
+    found = mf_components(MFRecommender(loss=loss), n, shape, n).loss
     return found.value_of("negative_weight")
 
 
@@ -134,7 +134,7 @@ def test_the_weight_of_negatives_goes_by_the_density():
     assert weight_of(1, (10**6, 10**6)) == 300
     assert weight_of(100, (10, 10)) == weight_of(10**9, (10, 10)) == 1
     assert weight_of(8273, (2000, 10), CCL(0.1, negative_weight=6.0)) == 6
-    margin = resolve_components(MFRecommender(loss=CCL(0.1)), 10, (9, 9), 10).loss.margin
+    margin = mf_components(MFRecommender(loss=CCL(0.1)), 10, (9, 9), 10).loss.margin
     assert margin == 0.1 and CCL().negative_weight is None
     with pytest.raises(ValueError, match="'negative_weight' parameter of CCL must be a float"):
         weight_of(10, (9, 9), CCL(negative_weight="ten"))
@@ -176,9 +176,9 @@ def test_the_default_rate_falls_over_a_fit_and_a_given_one_does_not():
 def test_a_rate_that_fell_does_not_hold_back_new_interactions():
     X = make_interactions(40, 30, 300, random_state=0)
     model = MFRecommender(4, random_state=0).fit(X)
-    mean = resolve_components(model, 20, X.shape, X.nnz)
+    mean = mf_components(model, 20, X.shape, X.nnz)
     assert mean.n_falling_steps is None
-    whole = resolve_components(model, X.nnz, X.shape, X.nnz)
+    whole = mf_components(model, X.nnz, X.shape, X.nnz)
     assert mean.optimizer.learning_rate == whole.optimizer.learning_rate / 2
     before = model.item_factors_.copy()
     model.partial_fit(X[:5])
@@ -189,7 +189,7 @@ def test_a_rate_that_fell_does_not_hold_back_new_interactions():
 def test_propagation_through_the_whole_graph_takes_large_batches():
     def size(backbone, n=POSITIVES, **params):
         model = MFRecommender(backbone=backbone, **params)
-        return resolve_components(model, n, (USERS, ITEMS), n).batch_size
+        return mf_components(model, n, (USERS, ITEMS), n).batch_size
 
     in_batches = LightGCN(propagate="batch")
     assert size(in_batches) == POSITIVES // 64
@@ -203,7 +203,7 @@ def test_propagation_through_the_whole_graph_takes_large_batches():
 def test_scores_relative_to_popularity_are_ranked_by_dot_products():
     def ranks_by_cosine(**params):
         model = MFRecommender(**params)
-        return resolve_components(model, POSITIVES, (USERS, ITEMS), POSITIVES).rank_by_cosine
+        return mf_components(model, POSITIVES, (USERS, ITEMS), POSITIVES).rank_by_cosine
 
     assert ranks_by_cosine(negative_sampler="in_batch")
     assert not ranks_by_cosine(negative_sampler=InBatch(corrected=False))
@@ -215,7 +215,7 @@ def test_scores_relative_to_popularity_are_ranked_by_dot_products():
 )
 def test_the_loss_chooses_the_optimizer(loss, optimizer):
     def resolved(**params):
-        return resolve_components(MFRecommender(loss=loss, **params), 90, (9, 9), 90).optimizer
+        return mf_components(MFRecommender(loss=loss, **params), 90, (9, 9), 90).optimizer
 
     assert type(resolved()) is optimizer
     assert resolved(learning_rate=0.2).learning_rate == 0.2

@@ -33,6 +33,8 @@ from freqfm.backbones._described import mean_context, mean_vector
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import checked_pairs
 from freqfm.estimators.recommenders.gradient import GradientRecommender, draw_rows
+from freqfm.estimators.recommenders.components import FoldIn, default_sampler, mf_components
+from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
 from freqfm.estimators.recommenders.histories import (
     UserLoss,
     fold_in_rows,
@@ -41,11 +43,6 @@ from freqfm.estimators.recommenders.histories import (
     shares_of_likes,
 )
 from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
-from freqfm.estimators.recommenders.mf_components import (
-    FoldIn,
-    default_sampler,
-    resolve_components,
-)
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import FactorsMixin
 from freqfm.estimators.training import check_same_class, check_unchanged
@@ -399,7 +396,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
     def _resolve_components(self, X, known):
         shape = known.shape
-        return resolve_components(self, X.nnz, shape, max(X.nnz, self._n_known_interactions))
+        return mf_components(self, X.nnz, shape, max(X.nnz, self._n_known_interactions))
 
     def _bound(self, components, interactions, known, adds):
         backbone = components.backbone

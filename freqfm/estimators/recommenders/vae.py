@@ -24,6 +24,7 @@ from freqfm._input.validation import (
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import AutoencoderBatch, AutoencoderProblem, Histories
+from freqfm.estimators.recommenders.components import vae_components
 from freqfm.estimators.recommenders.gradient import (
     GradientRecommender,
     RecommenderTrainer,
@@ -31,7 +32,6 @@ from freqfm.estimators.recommenders.gradient import (
 )
 from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.estimators.recommenders.trained import TrainedRecommender
-from freqfm.estimators.recommenders.vae_components import resolve_components
 from freqfm.estimators.training import check_unchanged
 from freqfm.formulas.sampling_laws import AlreadyDrawn
 from freqfm.initializers import INITIALIZERS, Initializer, Normal
@@ -578,7 +578,7 @@ class FastVAERecommender(GradientRecommender):
     def _resolve_components(self, X, known):
         n_users = np.count_nonzero(np.diff(X.indptr))
         n_known = max(n_users, self._n_known_users)
-        return resolve_components(self, n_known, X.shape[1], n_known > n_users)
+        return vae_components(self, n_known, X.shape[1], n_known > n_users)
 
     def _tables(self):
         layers = {f"layer_{i}": layer for i, layer in enumerate(self.layers_)}
