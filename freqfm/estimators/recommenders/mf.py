@@ -32,9 +32,8 @@ from freqfm.backbones._base import check_tables, forward_all, occurrences, warn_
 from freqfm.backbones._described import mean_context, mean_vector
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import checked_pairs
-from freqfm.estimators.recommenders.gradient import GradientRecommender, draw_rows
 from freqfm.estimators.recommenders.components import FoldIn, default_sampler, mf_components
-from freqfm.estimators.recommenders.gradient import GradientRecommender, Known, draw_rows
+from freqfm.estimators.recommenders.gradient import GradientRecommender, draw_rows
 from freqfm.estimators.recommenders.histories import (
     UserLoss,
     fold_in_rows,
