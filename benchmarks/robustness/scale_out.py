@@ -84,7 +84,7 @@ def timed(trainer, fit, count=lambda: 0):
 
 def table_bytes(model):
     """Return the bytes of a model's tables with the optimizer's, and of counts by token."""
-    layout = Layout(model._tables(), model._checked_optimizer())
+    layout = Layout(model, model._checked_optimizer())
     counts = layout.counts(np.zeros(model.n_features_in_), 0.0)
     return sum(t.rows.nbytes for t in layout.tables), sum(of.nbytes for of in counts)
 
@@ -96,7 +96,7 @@ def sent(client):
 
 def merge_rate(model, n_shards=2):
     """Return the bytes of a table that a worker merges in a second, for each shard."""
-    layout = Layout(model._tables(), model._checked_optimizer())
+    layout = Layout(model, model._checked_optimizer())
     counts = layout.counts(np.ones(model.n_features_in_), 1.0)
     before = layout.piece(0, 1)
     pieces = [Piece(before.tables, counts, []) for _ in range(n_shards)]

@@ -32,6 +32,7 @@ from freqfm._input.validation import canonical_csr
 from freqfm.datasets import RowStream, save_csr
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.trainer import FMTrainer, TrainingRows
+from freqfm.estimators.state import trained_arrays
 from freqfm.estimators.training import Attempt
 from freqfm.optimizers import CFSGD
 
@@ -171,7 +172,7 @@ def constant_memory(args):
         done += len(y)
         if done // 1_000_000 > printed or done >= args.rows:
             printed = done // 1_000_000
-            size = sum(a.nbytes for a in [*online._trained_arrays(), online.token_counts_])
+            size = sum(a.nbytes for a in [*trained_arrays(online), online.token_counts_])
             above, seconds = memory.peak - memory.before - size, time.perf_counter() - start
             print(
                 f"{done:12,} rows, {done / seconds:9,.0f} rows/s, {above / 1e6:6,.0f} MB above the "
@@ -238,7 +239,7 @@ def stream_fit(args, rows):
         fitted = model(args, shuffle=False).set_params(max_iter=n_epochs).fit(*data)
         results[f"seconds of {n_epochs}"] = time.perf_counter() - start
         if n_epochs == 1:
-            arrays = [*fitted._trained_arrays(), fitted.token_counts_]
+            arrays = [*trained_arrays(fitted), fitted.token_counts_]
             results["above the model"] = memory.rise() - sum(array.nbytes for array in arrays)
             results["log loss"] = log_loss_on(fitted, rows)
             del arrays

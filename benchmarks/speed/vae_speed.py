@@ -45,7 +45,7 @@ from freqfm._input.validation import count_threads
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.trained import STARTS
 from freqfm.estimators.recommenders.vae import VAETrainer
-from freqfm.estimators.tables import state_arrays
+from freqfm.estimators.state import trained_arrays
 
 BATCH = 256
 HIDDEN, LATENT = 200, 32
@@ -108,7 +108,7 @@ class Freqfm:
         given = model._read(X, reset=True)
         components = model._resolved(given, given, STARTS)
         components = model._begin(components, given, given, given, STARTS)
-        for array in state_arrays(model._training.optimizer):
+        for array in trained_arrays(model):
             array += 0  # memory that was never written costs time at its first use
         self.task = TimedTrainer(model, components, given.X, given, None, n_threads)
         self.n_epochs = 0

@@ -408,11 +408,7 @@ class ShardedMachine(Sharded):
 
     def __init__(self, model, optimizer, rows):
         self.model, self.optimizer, self._rows = model, optimizer, rows
-        self._start(rows.cluster, rows.homes, Layout(model._tables(), optimizer))
-
-    def state(self):
-        """Return all arrays that training changes."""
-        return self.model._trained_arrays()
+        self._start(rows.cluster, rows.homes, Layout(model, optimizer))
 
     def gain_of_interactions(self):
         """Return None: the rows are on the workers."""

@@ -22,7 +22,7 @@ from freqfm.estimators.recommenders.base import refuse_empty
 from freqfm.estimators.recommenders.histories import InteractionHistory
 from freqfm.estimators.recommenders.interactions import Interactions, split_interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
-from freqfm.estimators.tables import COUNTERS, MOMENTS, STEPS, WEIGHTS, ModelTable
+from freqfm.estimators.state import make_trainable
 from freqfm.initializers import Spectral
 from freqfm.initializers._spectral import divided_by_degrees
 
@@ -110,48 +110,19 @@ class WorkerModel(mf.MFRecommender):
     _records = {**mf.MFRecommender._records, "_history": RemoteHistory}
 
 
-def item_tables(model):
-    """Return the ModelTables of items, and of their optimizer, that all shards share."""
-    found = [ModelTable(model._training.n_steps.reshape(1, 1, 1), STEPS, None)]
-    for name, table in model._tables().items():
-        if name.startswith("user"):
-            continue
-        state = model._training.optimizer[name]
-        found += [
-            ModelTable(table.reshape(1, len(table), -1), WEIGHTS),
-            ModelTable(state["per_row"].reshape(1, -1, 1), COUNTERS),
-        ]
-        moments = [state[key] for key in ("first", "second") if state[key].size]
-        found += [ModelTable(array.reshape(1, len(table), -1), MOMENTS) for array in moments]
-    return found
-
-
 def user_arrays(model):
     """Return the arrays that have a row for each user."""
-    tables = [(name, table) for name, table in model._tables().items() if name.startswith("user")]
-    optimizer, training = model._training.optimizer, model._training
-    states = [array for name, _ in tables for array in optimizer[name].values() if len(array)]
-    arrays = [*(table for _, table in tables), *states]
-    return [*arrays, model._inverse_temperatures, training.temperature_state, training.statistics]
+    arrays = (entry.get(model) for entry in model._learned() if "users" in entry.axes)
+    return [array for array in arrays if array.size]
 
 
 def of_some_users(model, begin, end):
     """Return a copy of a model with some of its users."""
-    found, part, optimizer = copy.copy(model), slice(begin, end), {}
+    found = copy.copy(model)
     found._history = None
-    for name, table in model._tables().items():
-        rows = part if name.startswith("user") else slice(None)
-        setattr(found, f"{name}_", table[rows].copy())
-        state = model._training.optimizer[name]
-        optimizer[name] = {key: array[rows].copy() for key, array in state.items()}
-    found._inverse_temperatures = model._inverse_temperatures[part].copy()
-    training = model._training
-    found._training = training._replace(
-        optimizer=optimizer,
-        n_steps=training.n_steps.copy(),
-        temperature_state=training.temperature_state[part].copy(),
-        statistics=training.statistics[part].copy(),
-    )
+    for entry in model._learned():
+        rows = slice(begin, end) if "users" in entry.axes else slice(None)
+        entry.set(found, entry.get(model)[rows].copy())
     return found
 
 
@@ -182,9 +153,9 @@ class UserTrainer(RoundTrainer):
 
     def __init__(self, X, held_out, model, components, n_rounds, n_threads, n_known):
         model = copy.deepcopy(model)
-        model._align_tables()
+        make_trainable(model, align=True)
         made_from = X, held_out, model, components, n_rounds, n_threads, n_known
-        layout = Layout(item_tables(model), components.optimizer)
+        layout = Layout(model, components.optimizer)
         super().__init__(made_from, layout, user_arrays(model))
         # Temperatures depend on all interactions of these users, not on those of a round.
         known = Known(X, n_known, model.item_counts_)
@@ -393,7 +364,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         self.tables, self.training = model._tables(), model._training
         self.inverse_temperatures = model._inverse_temperatures
         self._held_out, self._proposal, self._thresholds = held_out, None, None
-        layout = Layout(item_tables(model), components.optimizer)
+        layout = Layout(model, components.optimizer)
         self._start(X.cluster, X.homes, layout)
 
     def _start_merging(self, n_shards):
@@ -565,7 +536,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         return components
 
     def _make_trainer(self, components, interactions, known, score):
-        self._align_tables()
+        make_trainable(self, align=True)
         return ShardedMFTrainer(self, components, interactions, score)
 
     # Predictions.

@@ -14,7 +14,7 @@ from freqfm._input.rows import CarriesFields, with_fields_of
 from freqfm._input.validation import checked_csr, summed_csr
 from freqfm.callbacks._storage import digest
 from freqfm.estimators.fm.targets import check_labels
-from freqfm.estimators.tables import COUNTERS, MOMENTS, STEPS
+from freqfm.estimators.state import COUNTS, LARGEST, MEANS, MOMENTS, SHARES, SUMS
 from freqfm.formulas import codes
 
 
@@ -304,7 +304,7 @@ class ShardTrainer(RoundTrainer):
             model.n_jobs = n_threads
         optimizer, rows = model._checked_optimizer(), shard.fold(fold)
         made_from = shard, model, fold, n_rounds, n_threads
-        super().__init__(made_from, Layout(model._tables(), optimizer))
+        super().__init__(made_from, Layout(model, optimizer))
         self._held_out = rows.held_out
         for number, part in enumerate(_parts(rows, n_rounds, model._seed)):
             of_part = rows._replace(trained=part, held_out=None if number else rows.held_out)
@@ -399,13 +399,6 @@ def score_of(facts, of_classes):
     return float(1 - error / variance)
 
 
-# How a table is merged; ``share`` is a shard's part of the occurrences of a row since the last
-# merge, and sums are over shards.
-WEIGHTS = "weights"  # w + sum f(share) (w_m - w), with f the square root
-MEANS = "means"  # the same with f(share) = share: the mean over occurrences
-SUMS = "sums"  # w + sum (w_m - w): counters, and sums of squares
-LARGEST = "largest"  # of all shards: numbers of steps
-
 # Adagrad's state is a sum over batches; other states are averages, of gradients for instance.
 _SUMMED_STEPS = (codes.STEP_ADAGRAD, codes.STEP_ROWWISE_ADAGRAD)
 
@@ -437,9 +430,9 @@ class Layout:
 
     Parameters
     ----------
-    tables : list of ModelTable
+    model : estimator
+        Arrays with a row for each user are left out: each belongs to one shard.
     optimizer : Optimizer
-        Of the model.
 
     Attributes
     ----------
@@ -448,21 +441,25 @@ class Layout:
         The token of each row, for each kind of counts: None for rows that every sample has.
     """
 
-    def __init__(self, tables, optimizer):
-        rules = {COUNTERS: SUMS, STEPS: LARGEST, MOMENTS: SUMS if is_summed(optimizer) else MEANS}
+    def __init__(self, model, optimizer):
+        rules = {MOMENTS: SUMS if is_summed(optimizer) else MEANS}
         self.tables, self.tokens = [], [None, slice(None)]
         ranked = {}
-        for rows, kind, row_of in tables:
-            n_rows, counts = rows.shape[1], int(row_of is not None)
-            if not rows.size:
+        for entry in model._learned():
+            if entry.role == COUNTS or "users" in entry.axes:
                 continue
-            if isinstance(row_of, np.ndarray):
-                if n_rows not in ranked:
-                    ranked[n_rows] = len(self.tokens)
-                    self.tokens.append(np.argsort(row_of)[:n_rows])
-                counts = ranked[n_rows]
-            rule = rules.get(kind, MEANS if row_of is None else WEIGHTS)
-            self.tables.append(MergedTable(rows, counts, rule))
+            for rows in entry.views(entry.get(model)):
+                n_rows, counts = rows.shape[1], int(entry.by_token)
+                if not n_rows:
+                    continue
+                if entry.row_of is not None:
+                    if n_rows not in ranked:
+                        ranked[n_rows] = len(self.tokens)
+                        self.tokens.append(np.argsort(entry.row_of)[:n_rows])
+                    counts = ranked[n_rows]
+                for columns, rule in entry.rules_of_columns():
+                    rule = rules.get(rule, rule)
+                    self.tables.append(MergedTable(rows[..., columns], counts, rule))
 
     @property
     def rules(self):
@@ -545,7 +542,7 @@ def _merge_rows(rule, scale, before, after, shares):
     merged = before.copy()
     for rows, share in zip(after, shares, strict=True):
         factor = share
-        if rule == WEIGHTS:
+        if rule == SHARES:
             factor = np.clip(np.float32(scale) * np.sqrt(share), share, 1)
         elif rule == SUMS:
             factor = np.ones_like(share)

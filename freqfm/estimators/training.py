@@ -23,6 +23,7 @@ from freqfm.backends.base import ContextGroup, Snapshot, Trainer
 from freqfm.callbacks import Checkpoint
 from freqfm.callbacks._checkpoint import check_fingerprint, fingerprint
 from freqfm.estimators.progress import announce, shown_progress
+from freqfm.estimators.state import trained_arrays
 from freqfm.exceptions import DivergenceError
 
 try:  # scikit-learn 1.9 and later
@@ -186,7 +187,7 @@ class TrainingTask(ContextGroup):
 
     Subclasses set ``model``, the estimator, whose arrays are updated in place, ``_backend``, the
     device, and ``_trainer``, a Trainer. They add ``run_epoch`` and ``_names``, the names of the
-    learned attributes that training changes, and ``state``, if it changes more than these.
+    learned attributes that predictions read and training changes.
     """
 
     #: None where there is no learning rate.
@@ -212,7 +213,7 @@ class TrainingTask(ContextGroup):
 
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
-        return self.weights()
+        return trained_arrays(self.model)
 
     def pull(self):
         """Bring the arrays up to date, which a trainer may keep elsewhere between epochs."""

@@ -14,12 +14,11 @@ from freqfm.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 pytest.importorskip("distributed")
 
 from freqfm.dask import _base, _shards
-from freqfm.dask._mf import item_tables
 from freqfm.dask._shards import (
     LARGEST,
     MEANS,
+    SHARES,
     SUMS,
-    WEIGHTS,
     Layout,
     Piece,
     is_summed,
@@ -35,7 +34,7 @@ def piece_of(generator, counts=(), losses=()):
     return Piece([rows], list(counts), list(losses))
 
 
-@each("rule", [WEIGHTS, MEANS, SUMS, LARGEST])
+@each("rule", [SHARES, MEANS, SUMS, LARGEST])
 @each("scale", [0.0, 0.7, 1.0, 1.4, 3.0])
 def test_rows_are_merged_by_how_often_shards_have_seen_them(rule, scale):
     generator = np.random.default_rng(0)
@@ -52,7 +51,7 @@ def test_rows_are_merged_by_how_often_shards_have_seen_them(rule, scale):
         expected = np.max(after, axis=0)
     else:
         factors = {
-            WEIGHTS: np.minimum(np.maximum(scale * np.sqrt(shares), shares), 1),
+            SHARES: np.minimum(np.maximum(scale * np.sqrt(shares), shares), 1),
             MEANS: shares,
             SUMS: np.ones_like(shares),
         }[rule]
@@ -70,7 +69,7 @@ def test_rows_are_merged_by_how_often_shards_have_seen_them(rule, scale):
 def test_pieces_are_all_of_a_model_and_have_its_losses_once(clicks, n_pieces):
     X, y = clicks
     model = FMClassifier(3, optimizer="adam", max_iter=2, random_state=0).fit(X, y)
-    layout = Layout(model._tables(), model._checked_optimizer())
+    layout = Layout(model, model._checked_optimizer())
     for table in layout.tables:
         table.rows[...] = np.random.default_rng(0).integers(1, 99, table.rows.shape)
     counts = layout.counts(np.arange(12.0), 60.0)
@@ -102,14 +101,14 @@ def test_sums_of_optimizers_add_up_and_averages_are_averaged(clicks, optimizer):
     expected = SUMS if is_summed(optimizer) else MEANS
     X, y = clicks
     model = FMClassifier(3, optimizer=optimizer, max_iter=2, random_state=0).fit(X, y)
-    found = rules_of(Layout(model._tables(), optimizer))
+    found = rules_of(Layout(model, optimizer))
     (state,) = model._optimizer_states()
     assert found[address(state.intercept)] == expected
     assert found[address(state.intercept[2:])] == SUMS
     for name in ("linear_first", "linear_second", "factors_first", "factors_second"):
         array = getattr(state, name)
         assert not array.size or found[address(array)] == expected
-    assert found[address(model.coef_)] == found[address(model.factors_)] == WEIGHTS
+    assert found[address(model.coef_)] == found[address(model.factors_)] == SHARES
     assert found[address(model.intercept_)] == MEANS
     assert found[address(model._n_steps)] == LARGEST
 
@@ -118,16 +117,16 @@ def test_counters_add_up(clicks):
     X, y = clicks
     model = FMClassifier(3, optimizer="cf_sgd", max_iter=2, random_state=0).fit(X, y)
     (state,) = model._optimizer_states()
-    found = rules_of(Layout(model._tables(), model._checked_optimizer()))
+    found = rules_of(Layout(model, model._checked_optimizer()))
     assert found[address(state.per_row)] == SUMS
 
 
 def test_items_are_merged_and_users_are_not():
     X = sparse.random(30, 8, density=0.4, random_state=0, format="csr")
     model = MFRecommender(3, optimizer=Adam(0.1), max_iter=2, random_state=0).fit(X)
-    layout = Layout(item_tables(model), model.optimizer)
+    layout = Layout(model, model.optimizer)
     found = rules_of(layout)
-    assert found[address(model.item_factors_)] == WEIGHTS
+    assert found[address(model.item_factors_)] == SHARES
     assert found[address(model._training.optimizer["item_factors"]["first"])] == MEANS
     assert address(model.user_factors_) not in found
     assert found[address(model._training.n_steps)] == LARGEST
@@ -137,11 +136,11 @@ def test_rows_of_every_rank_have_the_counts_of_their_tokens(clicks):
     X, y = clicks
     held = np.diff(X.tocsc().indptr)
     model = RaFMClassifier((2, 4), rank_assignment=[15], max_iter=2, random_state=0).fit(X, y)
-    layout = Layout(model._tables(), model._checked_optimizer())
+    layout = Layout(model, model._checked_optimizer())
     counts = layout.counts(held.astype(float), 60.0)
     high = np.flatnonzero(model.feature_ranks_ == 4)
     assert 0 < len(high) < 12 and set(high) != set(range(len(high)))
-    of_widths = {table.rows.shape[2]: table for table in layout.tables if table.rule == WEIGHTS}
+    of_widths = {table.rows.shape[2]: table for table in layout.tables if table.rule == SHARES}
     assert_array_equal(np.sort(counts[of_widths[4].counts]), np.sort(held[high]))
     # The vectors of each token, by its row, are moved by the token's count.
     token_of_row = np.argsort(model._layout().rows)

@@ -14,7 +14,7 @@ from freqfm.backends.cpu.vae import N_CHUNKS, TILE, AutoencoderTrainer
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.vae import _NOISE, VAETrainer
-from freqfm.estimators.tables import make_rule
+from freqfm.estimators.state import make_rule
 from freqfm.formulas.rng import key_of
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions

@@ -21,7 +21,7 @@ from freqfm.backends.base import TrainedTable, WordProblem
 from freqfm.backends.cpu import team as team_module
 from freqfm.backends.cpu import word2vec as word2vec_module
 from freqfm.callbacks import Checkpoint, resume
-from freqfm.estimators.tables import make_rule, new_state
+from freqfm.estimators.state import make_rule, new_state
 from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 

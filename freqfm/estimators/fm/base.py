@@ -25,7 +25,6 @@ from freqfm._components import (
 from freqfm._input.rows import with_fields_of
 from freqfm._input.validation import (
     LearnedArrays,
-    as_kernel_array,
     as_kernel_input,
     check_memory,
     check_weights,
@@ -56,14 +55,20 @@ from freqfm.estimators.fm.validation import (
     warn_if_constant,
 )
 from freqfm.estimators.progress import announce
-from freqfm.estimators.tables import (
-    COUNTERS,
+from freqfm.estimators.state import (
+    COUNTS,
+    LARGEST,
     MOMENTS,
-    STEPS,
+    OPTIMIZER,
+    STATISTICS,
+    SUMS,
     WEIGHTS,
-    ModelTable,
+    Learned,
     OptimizerStateMixin,
+    check_arrays,
     check_steps,
+    extend,
+    make_trainable,
 )
 from freqfm.estimators.training import (
     Attempt,
@@ -197,8 +202,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
     _scored_loss: ClassVar[int]
     _score: ClassVar[str]
 
-    #: Names of the arrays that are trained, and the class that trains them.
-    _weight_names: ClassVar[tuple]
+    #: The class that trains the model.
     _trainer = FMTrainer
     #: What "auto" is for ``alpha_linear`` and ``alpha_factors`` if no others are tried.
     _usual_penalties: ClassVar = (1.0, 5.0)
@@ -209,6 +213,48 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     #: Whether early stopping can use other scores than the loss.
     _takes_scorers = True
+
+    def _learned(self):
+        """Return what the model learns, a list of ``Learned``."""
+        return [
+            *self._learned_weights(),
+            Learned("_n_steps", (1,), STATISTICS, np.int64, merge=LARGEST),
+            *(entry for k in range(len(self.intercept_)) for entry in self._learned_state(k)),
+            Learned("token_counts_", ("features",), COUNTS, np.float64),
+            Learned("_target_sums", ("outputs", 4), COUNTS, np.float64),
+        ]
+
+    def _learned_weights(self):
+        """Return what predictions read."""
+        outputs = ("outputs",) if len(self.intercept_) > 1 else ()
+        return [
+            Learned("intercept_", ("outputs",), WEIGHTS),
+            Learned("coef_", (*outputs, "features")),
+            *self._learned_factors(outputs),
+        ]
+
+    @property
+    def _weight_names(self):
+        return tuple(entry.path for entry in self._learned_weights())
+
+    def _learned_state(self, k):
+        """Return what the optimizer of an output keeps, by the fields of ``OptimizerState``."""
+        place, of_tokens = ("_optimizer_state", k), ("features",)
+        rates = {"start": BaseFM._start_rates, "merge": SUMS}
+        counted = {"merge": (MOMENTS, MOMENTS, SUMS)}
+        return [
+            Learned((*place, "per_row"), of_tokens, OPTIMIZER, **rates),
+            Learned((*place, "intercept"), (3,), OPTIMIZER, **counted),
+            Learned((*place, "linear_first"), of_tokens, OPTIMIZER),
+            Learned((*place, "linear_second"), of_tokens, OPTIMIZER),
+            *self._learned_factor_state(place),
+        ]
+
+    def _start_rates(self, rows, n_before):
+        """Write the learning rates or counters of new tokens; see ``Learned``."""
+        counts = np.append(self.token_counts_[:n_before], np.zeros(rows.shape[1]))
+        state = self._checked_optimizer().init_state(len(counts), 1, counts)
+        rows[0, :, 0] = state.per_row[n_before:]
 
     def _outputs_with(self, factors):
         """Return the FMWeights of every output, given its factors, as views of the arrays."""
@@ -665,36 +711,34 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     def _draw_model(self, target_sums, counts, optimizer):
         """Draw a new model; see ``RunningBaseScore`` for ``target_sums``."""
-        n_outputs, n_tokens = len(target_sums), self.n_features_in_
+        n_outputs, before = len(target_sums), dict(vars(self))
         initializer = self._checked_initializer()
         generator = np.random.default_rng(self._seed)
         states = self._init_factors(n_outputs, initializer, generator, counts, optimizer)
         intercept = target_sums[:, 2] if self.fit_intercept else np.zeros(n_outputs)
         self.intercept_ = intercept.astype(np.float32)
         self._target_sums = target_sums
-        self.coef_ = squeeze_outputs(np.zeros((n_outputs, n_tokens), dtype=np.float32))
         # A dict of arrays, which skops and joblib can store without knowing our classes.
         self._optimizer_state = [dict(state._asdict()) for state in states]
         self._optimizer_name = type(optimizer).__name__
         self._loss_name = type(self._loss).__name__
-        self.optimizer_state_nbytes_ = sum(state.nbytes for state in states)
         self._init_curves()
-        self._n_steps = np.zeros(1, dtype=np.int64)
+        sizes = {"features": self.n_features_in_, "outputs": n_outputs}
+        others = [e for e in self._learned() if e.role != COUNTS and e.is_kept(self, before)]
+        extend(self, others, sizes, new=True)
+        self._count_state_bytes()
+
+    def _count_state_bytes(self):
+        """Set the bytes of the optimizer's state that grow with the number of tokens."""
+        states = (e.get(self) for e in self._learned() if e.role == OPTIMIZER and e.by_token)
+        self.optimizer_state_nbytes_ = sum(array.nbytes for array in states)
 
     def _prepare_to_continue(self, optimizer):
         """Prepare the model to be trained further; raise if a parameter has changed too much."""
         check_same_class(self, "optimizer", optimizer)
         check_same_class(self, "loss", self._loss)
         self._check_state(optimizer)
-        # Arrays of a model loaded from a memory map may be read-only; they are copied.
-        for name in self._weight_names:
-            setattr(self, name, as_kernel_array(getattr(self, name)))
-        self._n_steps = as_kernel_array(self._n_steps, np.int64)
-        self.token_counts_ = as_kernel_array(self.token_counts_, np.float64)
-        self._optimizer_state = [
-            {name: as_kernel_array(array) for name, array in state.items()}
-            for state in self._optimizer_state
-        ]
+        make_trainable(self)
         self._check_same_shape()
 
     def _grow(self, X, n_features):
@@ -719,32 +763,47 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         self.n_features_in_ = n_features
         self._take_fields(X, reset=False)
         self._check_size(len(self.intercept_))
-        self._grow_tables(n_before, optimizer)
+        self._grow_fields(n_before)
+        used = [e for e in self._learned() if "features" in e.axes and e.get(self).size]
+        extend(self, used, {"features": n_features})
+        self._count_state_bytes()
+
+    def _grow_fields(self, n_before):
+        """Extend what depends on the number of fields; see ``_grow``."""
 
     def _check_learned(self):
         """Return the ``LearnedArrays``; raise unless kernels can read the model's arrays."""
         check_is_fitted(self)
         learned = LearnedArrays(self)
-        n_features = learned.size("n_features_in_")
-        n_outputs = self._count_outputs(learned)
-        outputs = () if n_outputs == 1 else (n_outputs,)
-        learned.array("intercept_", (n_outputs,))
-        learned.array("coef_", (*outputs, n_features))
-        self._check_factors(learned, outputs, n_features)
+        sizes = {
+            "features": learned.size("n_features_in_"),
+            "outputs": self._count_outputs(learned),
+        }
+        learned.array("intercept_", (sizes["outputs"],))
+        self._check_shapes(learned, sizes)
+        check_arrays(self, learned, self._learned_weights(), sizes)
+        self._check_factors(learned, sizes)
         return learned
+
+    def _check_shapes(self, learned, sizes):
+        """Check what the shapes of factors depend on, and add these to the sizes of axes."""
+
+    def _check_factors(self, learned, sizes):
+        """Check what else the factors need, given the sizes of all axes."""
 
     def _check_state(self, optimizer):
         """Raise unless kernels can continue training with the optimizer state."""
         learned = self._check_learned()
         self._check_has_state()
         check_progress(learned)
-        check_steps(learned, "_n_steps", learned.get("_n_steps"))
         for name in ("alpha_linear_", "alpha_factors_"):
             penalty = learned.get(name)
             valid = isinstance(penalty, Real) and penalty >= 0
             learned.require(valid, name, f"is {shown(penalty)}, not a penalty")
-        learned.array("token_counts_", (self.n_features_in_,))
-        learned.array("_target_sums", (len(self.intercept_), 4))
+        sizes = {"features": self.n_features_in_, "outputs": len(self.intercept_)}
+        states = "_optimizer_state", "_dense_state"
+        check_arrays(self, learned, (e for e in self._learned() if e.keys[0] not in states), sizes)
+        check_steps(learned, "_n_steps", self._n_steps)
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs
         learned.require(
@@ -775,32 +834,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             ranked=self._ranked_training(),
             dense=self._dense_training(total_weight),
             formulas=loss.replacements(self._of_classes) | optimizer.replacements(),
-            arrays=self._trained_arrays(),
             score=self._validation_score,
         )
-
-    def _trained_arrays(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        weights = [getattr(self, name) for name in self._weight_names]
-        states = [array for state in self._optimizer_states() for array in state]
-        return [*weights, self._n_steps, *states]
-
-    def _tables(self):
-        """Return the ModelTables of all arrays that training changes; some may be empty."""
-        n_outputs = len(self.intercept_)
-        tables = [
-            ModelTable(self.intercept_.reshape(n_outputs, 1, 1), WEIGHTS, None),
-            ModelTable(self.coef_.reshape(n_outputs, -1, 1), WEIGHTS),
-            ModelTable(self._n_steps.reshape(1, 1, 1), STEPS, None),
-        ]
-        for state in self._optimizer_states():
-            # Two moments, and a counter.
-            tables.append(ModelTable(state.intercept[:2].reshape(1, 1, 2), MOMENTS, None))
-            tables.append(ModelTable(state.intercept[2:].reshape(1, 1, 1), COUNTERS, None))
-            tables.append(ModelTable(state.per_row.reshape(1, -1, 1), COUNTERS))
-            for array in (state.linear_first, state.linear_second):
-                tables.append(ModelTable(array.reshape(1, -1, 1), MOMENTS))
-        return [*tables, *self._factor_tables()]
 
     def _optimizer_states(self):
         return [OptimizerState(**state) for state in self._optimizer_state]

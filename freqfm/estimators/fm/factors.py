@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral
 
 import numpy as np
@@ -17,7 +18,7 @@ from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import RankedTables, RankedTraining
 from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
 from freqfm.estimators.fm.explanations.contributions import PairTerm
-from freqfm.estimators.tables import COUNTERS, MOMENTS, WEIGHTS, ModelTable
+from freqfm.estimators.state import OPTIMIZER, SUMS, Learned
 from freqfm.estimators.training import check_unchanged
 
 # The tables of an optimizer's state that belong to the factors.
@@ -29,41 +30,32 @@ class PlainFactors(BaseFM):
     """One vector of ``n_components`` numbers for each feature."""
 
     _parameter_constraints = {"n_components": [Interval(Integral, 1, None, closed="left")]}
-    _weight_names = ("intercept_", "coef_", "factors_")
-
-    # The tables of an optimizer's state that belong to the factors.
-    _factor_states = FACTOR_STATES
 
     n_components: int = field(default=16, kw_only=False)
 
-    @property
-    def _table(self):
-        """The factors as a table that has a row for each feature."""
-        return self.factors_
+    def _learned_factors(self, outputs):
+        """Return the learned factors, whose axes begin with ``outputs``; see ``_learned``."""
+        axes = *outputs, "features", *self._axes
+        return [Learned("factors_", axes, start=PlainFactors._start_factors)]
 
-    @_table.setter
-    def _table(self, table):
-        self.factors_ = table
+    # The axes of a feature's vectors.
+    _axes = ("components",)
+
+    def _learned_factor_state(self, place):
+        """Return what the optimizer of an output keeps of factors."""
+        moments = [Learned((*place, name), ("features", None), OPTIMIZER) for name in FACTOR_STATES]
+        counters = Learned((*place, "per_vector"), ("features", "fields"), OPTIMIZER, merge=SUMS)
+        return [*moments, counters]
+
+    def _start_factors(self, rows, n_before):
+        """Write the vectors of tokens that occur for the first time; see ``Learned``."""
+        generator = np.random.default_rng([self._seed, n_before])
+        initializer, counts = self._checked_initializer(), np.ones(rows.shape[1])
+        for table in rows:
+            table[:] = initializer.table(table.shape, generator, counts, n_before)
 
     def _begin_part(self, part, tokens):
-        """Give a part of the model room for the factors of some tokens, see ``ModelPart``."""
-        *outputs, _, width = self._table.shape
-        n_tokens = len(tokens)
-        part._table = aligned_empty((*outputs, n_tokens, width))
-        for state in part._optimizer_state:
-            for name in self._factor_states:
-                n_rows, width = state[name].shape
-                state[name] = aligned_empty((min(n_tokens, n_rows), width))
-
-    def _factor_tables(self):
-        """Return the ModelTables of factors, and of their optimizer states."""
-        kinds = {"per_vector": COUNTERS}
-        states = [
-            ModelTable(state[name][np.newaxis], kinds.get(name, MOMENTS))
-            for state in self._optimizer_state
-            for name in self._factor_states
-        ]
-        return [ModelTable(self._table.reshape(-1, *self._table.shape[-2:]), WEIGHTS), *states]
+        """Give a part of the model what its arrays of some tokens depend on, see ``ModelPart``."""
 
     def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
         """Set the factors of all outputs; return their optimizer states."""
@@ -83,36 +75,6 @@ class PlainFactors(BaseFM):
 
     def _refuse_growth(self, n_features):
         """Raise if the model cannot get more features."""
-
-    def _grow_tables(self, n_before, optimizer):
-        """Extend the arrays to the present number of features."""
-        n_features, old = self.n_features_in_, self._table
-        counts = np.append(self.token_counts_, np.zeros(n_features - n_before))
-        width = old.shape[-1]
-        factors = aligned_zeros((*old.shape[:-2], n_features, width))
-        factors[..., :n_before, :] = old
-        generator = np.random.default_rng([self._seed, n_before])
-        shape, initializer = (n_features - n_before, width), self._checked_initializer()
-        for table in factors.reshape(-1, n_features, width):
-            # As tokens that occur for the first time.
-            table[n_before:] = initializer.table(shape, generator, np.ones(shape[0]), n_before)
-        self._table = factors
-        coef = np.zeros((*self.coef_.shape[:-1], n_features), dtype=np.float32)
-        coef[..., :n_before] = self.coef_
-        states = []
-        for old in self._optimizer_state:
-            state = self._new_state(optimizer, counts)._asdict()
-            for name, array in state.items():
-                array[: len(old[name])] = old[name]
-            states.append(dict(state))
-        self.coef_, self.token_counts_ = coef, counts
-        self._optimizer_state = states
-        self.optimizer_state_nbytes_ = sum(state.nbytes for state in self._optimizer_states())
-
-    def _check_factors(self, learned, outputs, n_features):
-        """Check the factors, whose shape starts with ``outputs``; see ``LearnedArrays``."""
-        *_, width = learned.array("factors_", (*outputs, n_features, None))
-        learned.require(width > 0, "factors_", "holds no factors")
 
     def _state_shapes(self, optimizer):
         """Return the shapes of the arrays in an output's optimizer state, by name."""
@@ -296,7 +258,6 @@ class RankedFactors(BaseFM):
         "form": [StrOptions({"paper", "reference"})],
         "dependent_weight": NON_NEGATIVE,
     }
-    _weight_names = ("intercept_", "coef_", "_factors")
 
     ranks: ArrayLike = field(default=(8, 32), kw_only=False)
     rank_assignment: ArrayLike = "nearest"
@@ -335,27 +296,24 @@ class RankedFactors(BaseFM):
                 f"them."
             )
         model = copy.copy(self)
+        for entry in self._learned():
+            entry.set(model, entry.get(self).copy())
         model.ranks_ = self.ranks_[self.ranks_ <= rank]
         model.feature_ranks_ = np.minimum(self.feature_ranks_, rank)
         model.ranks = tuple(model.ranks_.tolist())
         model.rank_assignment = model.feature_ranks_
         layout = model._layout()
-        for name in ("intercept_", "coef_", "_n_steps", "token_counts_", "_target_sums"):
-            setattr(model, name, getattr(self, name).copy())
         model._factors = self._factors[..., : layout.n_weights].copy()
         model.n_parameters_ = len(self.intercept_) * (layout.n_weights + len(layout.levels))
         model._state_layout = self._state_layout[: len(model.ranks_)]
         starts, widths = model._state_layout[-1, ::2], model._state_layout[-1, 1::2]
         sizes = starts + widths * layout.n_rows[-1]
-        model._optimizer_state = [
-            {name: array.copy() for name, array in state.items()} for state in self._optimizer_state
-        ]
         for state in model._optimizer_state:
             for name, size in zip(FACTOR_STATES, sizes, strict=True):
                 state[name] = state[name][:size].copy()
         if len(model.ranks_) == 1:
             model._become_plain(widths)
-        model.optimizer_state_nbytes_ = sum(state.nbytes for state in model._optimizer_states())
+        model._count_state_bytes()
         return model
 
     def _become_plain(self, state_widths):
@@ -374,25 +332,37 @@ class RankedFactors(BaseFM):
         part.factor_rows_ = layout.rows
         part._factors = aligned_empty((*self._factors.shape[:-1], layout.n_weights))
         part._state_layout, sizes = layout.lay_out(self._state_layout[:, 1::2])
+        part._optimizer_state = [dict(state) for state in self._optimizer_state]
         for state in part._optimizer_state:
             for name, size in zip(FACTOR_STATES, sizes.tolist(), strict=True):
                 # Of a single rank, the state is a table.
                 shape = min(len(tokens), len(state[name])), state[name].shape[-1]
                 state[name] = aligned_empty(shape if state[name].ndim == 2 else size)
 
-    def _factor_tables(self):
-        layout, row_of = self._layout(), self.factor_rows_
-        weights = self._factors.reshape(-1, layout.n_weights)
-        tables = [ModelTable(table, WEIGHTS, row_of) for table in layout.tables(weights)]
-        for state in self._optimizer_state:
-            for k, name in enumerate(FACTOR_STATES):
-                numbers = state[name].reshape(-1)
-                for n, (start, width) in zip(
-                    layout.n_rows, self._state_layout[:, 2 * k : 2 * k + 2], strict=True
-                ):
-                    table = numbers[start : start + n * width].reshape(1, n, width)
-                    tables.append(ModelTable(table, MOMENTS, row_of))
-        return tables
+    def _learned_factors(self, outputs):
+        layout = self._layout()
+        tables = {"tables": layout.tables, "row_of": self.factor_rows_}
+        return [Learned("_factors", (*outputs, layout.n_weights), **tables)]
+
+    def _learned_factor_state(self, place):
+        paths = [(*place, name) for name in FACTOR_STATES]
+        tables = [{"tables": partial(self._state_tables, k)} for k in range(len(paths))]
+        row_of = {"row_of": self.factor_rows_}
+        return [
+            *(
+                Learned(p, ("ranks",), OPTIMIZER, **t, **row_of)
+                for p, t in zip(paths, tables, strict=True)
+            ),
+            Learned((*place, "per_vector"), (0, 0), OPTIMIZER),
+        ]
+
+    def _state_tables(self, k, numbers):
+        """Return the tables of all ranks in an array of the optimizer's state, as views."""
+        numbers, n_rows = numbers.reshape(-1), self._layout().n_rows
+        return [
+            numbers[start : start + n * width].reshape(n, width)
+            for n, (start, width) in zip(n_rows, self._state_layout[:, 2 * k :][:, :2], strict=True)
+        ]
 
     def _levels(self, features=slice(None)):
         return np.searchsorted(self.ranks_, self.feature_ranks_[features]).astype(np.int32)
@@ -441,11 +411,10 @@ class RankedFactors(BaseFM):
             raise ValueError("counts must be finite and non-negative; found other values.")
         return given
 
-    def _check_factors(self, learned, outputs, n_features):
+    def _check_shapes(self, learned, sizes):
         learned.array("ranks_", (None,), "iu")
-        learned.array("feature_ranks_", (n_features,), "iu")
-        learned.array("factor_rows_", (n_features,), "iu")
-        learned.array("_factors", (*outputs, self._layout().n_weights))
+        for name in ("feature_ranks_", "factor_rows_"):
+            learned.array(name, (sizes["features"],), "iu")
 
     def _checked_layout(self):
         learned, ranks = LearnedArrays(self), self.ranks_

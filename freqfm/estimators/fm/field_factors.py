@@ -17,18 +17,17 @@ from freqfm._components import NON_NEGATIVE, name_to_instance, resolve
 from freqfm._input.rows import CarriesFields, slices
 from freqfm._input.validation import (
     LearnedArrays,
-    as_kernel_array,
     as_kernel_input,
     check_memory,
     layer_sizes,
 )
-from freqfm._machine import aligned_copy, aligned_zeros
+from freqfm._machine import aligned_zeros
 from freqfm._sklearn import Interval
 from freqfm.backends.base import DenseTraining, FieldVectors, FieldWeights, Tower, layers_of
 from freqfm.estimators.fm.explanations.contributions import PairTerm
 from freqfm.estimators.fm.factors import FACTOR_STATES, PlainFactors
 from freqfm.estimators.fm.fields import resolve_fields
-from freqfm.estimators.tables import WEIGHTS, ModelTable
+from freqfm.estimators.state import MEANS, OPTIMIZER, WEIGHTS, Learned
 from freqfm.estimators.training import check_same_class
 from freqfm.formulas import codes
 from freqfm.formulas.steps import layer_replacements
@@ -130,6 +129,21 @@ class FieldsParameter:
     # The labels of the fields by number.
     _field_labels = None
 
+    def _begin_part(self, part, tokens):
+        if self.fields_ is not None:
+            part.fields_ = self.fields_[tokens]
+        super()._begin_part(part, tokens)
+
+    def _check_shapes(self, learned, sizes):
+        if learned.get("fields_") is not None:
+            learned.array("fields_", (sizes["features"],), "i")
+        super()._check_shapes(learned, sizes)
+
+    def _check_factors(self, learned, sizes):
+        super()._check_factors(learned, sizes)
+        if self.fields_ is not None:
+            learned.indices("fields_", self.fields_, sizes["fields"])
+
     def _fields_of(self, X):
         """Return the labels of fields, and the field of each feature as a number, or None twice."""
         return resolve_fields(self.fields, X, self.n_features_in_)
@@ -189,10 +203,6 @@ class FactorsByField(FieldsParameter, PlainFactors):
                     f"fields=np.arange({X.shape[1]})."
                 )
 
-    def _begin_part(self, part, tokens):
-        part.fields_ = self.fields_[tokens]
-        super()._begin_part(part, tokens)
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FactorsWithDense(PlainFactors):
@@ -215,26 +225,15 @@ class FactorsWithDense(PlainFactors):
         """Whether there are any dense weights; without, the model is a plain one."""
         return self._dense.size > 0
 
-    @property
-    def _weight_names(self):
-        return (*PlainFactors._weight_names, *(("_dense",) if self._has_dense else ()))
+    def _learned_factors(self, outputs):
+        dense = [Learned("_dense", ("outputs", "dense"), WEIGHTS)] if self._has_dense else []
+        return [*super()._learned_factors(outputs), *dense]
 
-    def _trained_arrays(self):
-        states = self._dense_state.values() if self._has_dense else ()
-        return [*super()._trained_arrays(), *states]
-
-    def _begin_part(self, part, tokens):
-        part._dense = aligned_copy(self._dense)
-        part._dense_state = {n: aligned_copy(a) for n, a in self._dense_state.items()}
-        if self.fields_ is not None:
-            part.fields_ = self.fields_[tokens]
-        super()._begin_part(part, tokens)
-
-    def _tables(self):
+    def _learned(self):
         # Clusters average the states as they do the weights.
-        arrays = self._dense, *self._dense_state.values()
-        dense = [ModelTable(array[:, np.newaxis], WEIGHTS, None) for array in arrays if array.size]
-        return [*super()._tables(), *dense]
+        axes = ("outputs", None), OPTIMIZER
+        states = [Learned(("_dense_state", n), *axes, merge=MEANS) for n in ("first", "second")]
+        return [*super()._learned(), *states]
 
     def set_params(self, **params):
         """Set parameters, including those of components that are given by name.
@@ -314,8 +313,6 @@ class FactorsWithDense(PlainFactors):
     def _prepare_to_continue(self, optimizer):
         check_same_class(self, self._dense_optimizer, self._checked_dense_optimizer())
         super()._prepare_to_continue(optimizer)
-        self._dense = as_kernel_array(self._dense)
-        self._dense_state = {n: as_kernel_array(a) for n, a in self._dense_state.items()}
 
     def _check_state(self, optimizer):
         super()._check_state(optimizer)
@@ -326,7 +323,6 @@ class FactorsWithDense(PlainFactors):
 class FieldAwareFactors(FactorsByField):
     """A vector of ``n_components`` numbers for each feature and field."""
 
-    _factor_states = (*FACTOR_STATES, "per_vector")
     _usual_penalties = 1.0, 2.0
     # Vectors of few numbers need a third fewer epochs than with 0.001.
     _usual_scale = 0.03
@@ -337,13 +333,7 @@ class FieldAwareFactors(FactorsByField):
     def _n_fields(self):
         return self.factors_.shape[-2]
 
-    @property
-    def _table(self):
-        return self.factors_.reshape(*self.factors_.shape[:-2], -1)
-
-    @_table.setter
-    def _table(self, table):
-        self.factors_ = table.reshape(*table.shape[:-1], *self.factors_.shape[-2:])
+    _axes = ("fields", "components")
 
     def _factors_shape(self):
         return self.n_features_in_, count_fields(self.fields_), int(self.n_components)
@@ -354,30 +344,25 @@ class FieldAwareFactors(FactorsByField):
         of_features = super()._new_state(optimizer, counts)
         return OptimizerState(**{**arrays, "per_row": of_features.per_row})
 
-    def _grow_tables(self, n_before, optimizer):
-        if count_fields(self.fields_) > self._n_fields:
-            self._grow_vectors(n_before)
-        super()._grow_tables(n_before, optimizer)
-
-    def _grow_vectors(self, n_before):
+    def _grow_fields(self, n_before):
         """Give each feature vectors for new fields, drawn as those of a new model."""
         n_fields, (*outputs, _, n_known, d) = count_fields(self.fields_), self.factors_.shape
+        if n_fields == n_known:
+            return
         generator = np.random.default_rng([self._seed, n_before, n_fields])
         factors, initializer = [], self._checked_initializer()
-        for known in self._table.reshape(-1, n_before, n_known * d):
+        for known in self.factors_.reshape(-1, n_before, n_known * d):
             shape = n_before, n_fields * d
             table = initializer.table(shape, generator, np.maximum(self.token_counts_, 1))
             table[:, : known.shape[1]] = known
             factors.append(table)
         self.factors_ = np.reshape(factors, (*outputs, n_before, n_fields, d))
         # Those of new fields are at the end of each row, at first zeros.
-        states = [dict(state) for state in self._optimizer_state]
-        for state in states:
-            for name in self._factor_states:
-                n, width = state[name].shape
+        for entry in self._learned():
+            if entry.role == OPTIMIZER and len(entry.axes) == 2:
+                n, width = (known := entry.get(self)).shape
                 zeros = np.zeros((n, width // n_known * (n_fields - n_known)), np.float32)
-                state[name] = np.hstack([state[name], zeros])
-        self._optimizer_state = states
+                entry.set(self, np.hstack([known, zeros]))
 
     def _state_shapes(self, optimizer):
         n_features, n_fields, d = self.factors_.shape[-3:]
@@ -390,12 +375,6 @@ class FieldAwareFactors(FactorsByField):
 
     def _fewest_factors(self):
         return int(self.n_components) * count_fields(self.fields_)
-
-    def _check_factors(self, learned, outputs, n_features):
-        learned.array("fields_", (n_features,), "i")
-        *_, n_fields, d = learned.array("factors_", (*outputs, n_features, None, None))
-        learned.require(n_fields > 0 and d > 0, "factors_", "holds no factors")
-        learned.indices("fields_", self.fields_, n_fields)
 
     def _pair_terms(self, features):
         fields = self.fields_[features]
@@ -412,7 +391,7 @@ class FieldAwareFactors(FactorsByField):
 
     def _outputs(self):
         fields, n_fields = as_kernel_input(self.fields_, np.int32), self._n_fields
-        tables = as_kernel_input(self._table).reshape(len(self.intercept_), len(fields), -1)
+        tables = as_kernel_input(self.factors_).reshape(len(self.intercept_), len(fields), -1)
         return self._outputs_with([FieldVectors(table, fields, n_fields) for table in tables])
 
 
@@ -452,8 +431,7 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
         self._init_dense(n_outputs, _pairs(n_fields), f"{n_fields} fields", "Take fewer fields.")
         return states
 
-    def _grow_tables(self, n_before, optimizer):
-        super()._grow_tables(n_before, optimizer)
+    def _grow_fields(self, n_before):
         n_known, n_fields = self._n_fields, count_fields(self.fields_)
         if n_fields > n_known:
             self._n_fields = n_fields
@@ -478,14 +456,10 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
         dense = [FieldWeights(of, fields, n_fields) for of in as_kernel_input(self._dense)]
         return [of._replace(dense=d) for of, d in zip(super()._outputs(), dense, strict=True)]
 
-    # Models to continue, and models from files.
-
-    def _check_factors(self, learned, outputs, n_features):
-        super()._check_factors(learned, outputs, n_features)
-        learned.array("fields_", (n_features,), "i")
-        n_fields = learned.size("_n_fields")
-        learned.indices("fields_", self.fields_, n_fields)
-        learned.array("_dense", (len(self.intercept_), _pairs(n_fields)))
+    def _check_shapes(self, learned, sizes):
+        super()._check_shapes(learned, sizes)
+        sizes["fields"] = learned.size("_n_fields")
+        sizes["dense"] = _pairs(sizes["fields"])
 
 
 def _pairs(n_fields):
@@ -552,8 +526,7 @@ class FactorsWithTower(FactorsWithDense):
                 _draw_layers(self._layer_widths, weights, generator, self._layer_scale)
         return states
 
-    def _grow_tables(self, n_before, optimizer):
-        super()._grow_tables(n_before, optimizer)
+    def _grow_fields(self, n_before):
         before, widths = self._layer_widths, self._widths(self.fields_)
         self._layer_widths = widths
         if widths[0] > before[0] and self._has_dense:
@@ -603,18 +576,20 @@ class FactorsWithTower(FactorsWithDense):
                 "fit a new model with warm_start=False."
             )
 
-    def _check_factors(self, learned, outputs, n_features):
-        super()._check_factors(learned, outputs, n_features)
+    def _check_shapes(self, learned, sizes):
+        super()._check_shapes(learned, sizes)
         learned.array("_layer_widths", (None,), "i")
-        widths, d = self._layer_widths, self.factors_.shape[-1]
-        n_fields, fields = 1, learned.get("fields_")
-        if fields is not None:
-            learned.array("fields_", (n_features,), "i")
-            n_fields = count_fields(fields)
-            learned.indices("fields_", fields, n_fields)
-        fits = len(widths) and (widths > 0).all() and widths[0] == n_fields * d
+        widths, fields = self._layer_widths, learned.get("fields_")
+        fits = len(widths) and (widths > 0).all()
+        learned.require(fits, "_layer_widths", "does not hold the widths of layers")
+        sizes["fields"] = 1 if fields is None else count_fields(fields)
+        sizes["dense"] = _count_weights(widths)
+        learned.array("_dense", (sizes["outputs"], sizes["dense"]))
+
+    def _check_factors(self, learned, sizes):
+        super()._check_factors(learned, sizes)
+        fits = self._layer_widths[0] == sizes["fields"] * sizes["components"]
         learned.require(fits, "_layer_widths", "does not fit factors_ and fields_")
-        learned.array("_dense", (len(self.intercept_), _count_weights(widths)))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

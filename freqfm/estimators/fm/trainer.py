@@ -103,7 +103,6 @@ class FMFit(NamedTuple):
     ranked: RankedTraining | None
     dense: DenseTraining | None
     formulas: dict  #: custom formulas of the loss and the optimizer
-    arrays: list  #: all that training changes
     score: Callable  #: of targets, scores and weights of validation rows
 
 
@@ -205,10 +204,6 @@ class FMTrainer(ModelTask):
             loss_scale=model._loss_scale,
             shares=shares,
         )
-
-    def state(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        return self._fit.arrays
 
     def run_epoch(self, epoch):
         """Train every output on every row once; return the mean loss, summed over outputs."""

@@ -17,16 +17,13 @@ import numpy as np
 from freqfm import backends
 from freqfm._input.rows import csr_of
 from freqfm._input.validation import count_columns
-from freqfm._machine import aligned_copy, aligned_empty
+from freqfm._machine import aligned_copy
 from freqfm._messages import warn_user
 from freqfm._signals import release_signals
 from freqfm.estimators.fm.trainer import TrainingRows
 from freqfm.estimators.progress import announce
 from freqfm.estimators.training import Attempt, EpochLoop, run_epochs
 from freqfm.exceptions import DivergenceError
-
-# Arrays of an optimizer's state that have a number for each token, or none.
-_BY_TOKEN = ("per_row", "linear_first", "linear_second")
 
 
 class WholeModel:
@@ -114,58 +111,46 @@ class ModelPart:
         self._model = model
         self.estimator = part = copy.copy(model)
         part.n_features_in_ = len(tokens)
-        part.coef_ = _empty_part(model.coef_, len(tokens))
-        part.token_counts_ = _empty_part(model.token_counts_, len(tokens))
-        part._optimizer_state = [dict(state) for state in model._optimizer_state]
-        for state in part._optimizer_state:
-            state["intercept"] = aligned_copy(state["intercept"])
-            for name in _BY_TOKEN:
-                state[name] = _empty_part(state[name], len(tokens))
-        for name in ("intercept_", "_n_steps"):
-            setattr(part, name, aligned_copy(getattr(model, name)))
         model._begin_part(part, tokens)
-        counts = model.token_counts_[:, np.newaxis], tokens, part.token_counts_[:, np.newaxis]
-        self._copies, self._whole = [counts], []
-        self._pair_tables(tokens)
-        for table, rows, copied in self._copies:
+        # The entries of whole arrays; and the rows of tables, with those of the part's.
+        self._whole, self._copies = [], []
+        for entry in model._learned():
+            if entry.by_token:
+                entry.set(part, entry.room(entry.get(part), len(tokens)))
+            else:
+                entry.set(part, aligned_copy(entry.get(model)))
+                self._whole.append(entry)
+        for entry, of_part in zip(model._learned(), part._learned(), strict=True):
+            if entry.by_token:
+                self._pair_tables(entry, of_part, tokens)
+        for table, copied, rows in self._copies:
             # In this mode NumPy fills the copy without a buffer.
             np.take(table, rows, axis=0, out=copied, mode="clip")
         if not counted:
             X, weight = self.rows.X, self.rows.weight
             part.token_counts_ += weight_of_tokens(X.indices, X.indptr, weight, n_entries)
 
-    def _pair_tables(self, tokens):
-        """List which rows of the model's tables the part's tables hold."""
-        for of_model, of_part in zip(self._model._tables(), self.estimator._tables(), strict=True):
-            outputs = zip(of_model.rows, of_part.rows, strict=True)
-            if of_model.row_of is None:
-                self._whole += outputs
-            elif of_part.rows.size:
-                rows = _rows_of(tokens, of_model, of_part)
-                self._copies += [(table, rows, copied) for table, copied in outputs]
+    def _pair_tables(self, of_model, of_part, tokens):
+        """List which rows of the tables in an array of the model those of the part hold."""
+        tables = (
+            of_model.views(of_model.get(self._model)),
+            of_part.views(of_part.get(self.estimator)),
+        )
+        for table, copied in zip(*tables, strict=True):
+            rows = tokens
+            if of_model.row_of is not None:
+                rows = np.empty_like(tokens)
+                rows[of_part.row_of] = of_model.row_of[tokens]
+                rows = rows[: copied.shape[1]]
+            if copied.size:
+                self._copies += [(*pair, rows) for pair in zip(table, copied, strict=True)]
 
     def write_back(self):
         """Write the trained arrays to the model. Signals must be held back by the caller."""
-        for of_model, of_part in self._whole:
-            of_model[...] = of_part
-        for table, rows, copied in self._copies:
+        for entry in self._whole:
+            entry.get(self._model)[...] = entry.get(self.estimator)
+        for table, copied, rows in self._copies:
             table[rows] = copied
-        self._model._target_sums = self.estimator._target_sums
-
-
-def _empty_part(array, n_tokens):
-    """Return an array like one whose last axis is the tokens, for some tokens, if it has any."""
-    n_tokens = min(n_tokens, array.shape[-1])
-    return aligned_empty((*array.shape[:-1], n_tokens), array.dtype)
-
-
-def _rows_of(tokens, of_model, of_part):
-    """Return the row in a model's table of each row in a part's, which has these tokens."""
-    if isinstance(of_model.row_of, str):
-        return tokens
-    rows = np.empty_like(tokens)
-    rows[of_part.row_of] = of_model.row_of[tokens]
-    return rows[: of_part.rows.shape[1]]
 
 
 # ``alpha_linear`` and ``alpha_factors`` that are tried besides the usual ones, by whether targets

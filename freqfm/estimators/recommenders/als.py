@@ -18,12 +18,12 @@ from freqfm._input.validation import (
     count_columns,
     count_threads,
 )
-from freqfm._machine import as_aligned
 from freqfm._sklearn import StrOptions
 from freqfm.backends.base import LeastSquaresProblem
 from freqfm.estimators.recommenders.histories import noise_edge
 from freqfm.estimators.recommenders.index import rows_of
 from freqfm.estimators.recommenders.trained import FactorsMixin, TrainedRecommender
+from freqfm.estimators.state import Learned, make_trainable
 from freqfm.estimators.training import TrainingTask
 
 # The root mean square length of the vectors that training starts from.
@@ -403,6 +403,10 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
 
     # Training.
 
+    def _learned(self):
+        sides = {"user_factors_": "users", "item_factors_": "items"}
+        return [Learned(name, (axis, "components")) for name, axis in sides.items()]
+
     def _resolve_components(self, interactions, known):
         return Components(
             max_iter=int(self.max_iter),
@@ -438,9 +442,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
         self._objective = components.objective
 
     def _make_trainer(self, components, interactions, known, score):
-        # Training is faster on aligned vectors.
-        self.user_factors_ = as_aligned(self.user_factors_)
-        self.item_factors_ = as_aligned(self.item_factors_)
+        make_trainable(self, align=True)
         return ALSTrainer(self, components, known.signed, score, count_threads(self.n_jobs))
 
     # Users by their histories.

@@ -36,7 +36,6 @@ from freqfm.estimators.recommenders.histories import (
 )
 from freqfm.estimators.recommenders.index import Queries, VectorIndex, Wanted, of_single
 from freqfm.estimators.recommenders.interactions import Interactions
-from freqfm.estimators.tables import STATES
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection import holdout_by_content
@@ -173,7 +172,7 @@ class BaseRecommender(
         learned.array("item_counts_", (n_items,))
         for name, kind in self._records.items():
             value = learned.get(name)
-            if value is None and (name in STATES or name == "_dislikes"):
+            if value is None and name in ("_training", "_dislikes"):
                 continue  # a copy without an optimizer's state, or a model without dislikes
             if not isinstance(value, kind):
                 learned.require(False, name, f"is of type {type(value).__name__}")

@@ -1,7 +1,7 @@
 """Recommenders whose tables are updated by gradients: the state and the task of training."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,19 +11,25 @@ from freqfm._input.validation import (
     as_kernel_array,
     count_threads,
 )
-from freqfm._machine import as_aligned
 from freqfm.backends.base import Stream
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.trained import TrainedRecommender
-from freqfm.estimators.tables import (
+from freqfm.estimators.state import (
+    COUNTS,
+    LARGEST,
+    OPTIMIZER,
+    STATISTICS,
+    Learned,
     OptimizerStateMixin,
+    check_arrays,
     check_states,
     check_steps,
     epoch_tables,
+    extend,
     grow_state,
     make_rule,
     new_state,
-    state_arrays,
+    optimizer_entries,
 )
 from freqfm.estimators.training import TrainingTask, check_same_class
 from freqfm.formulas.sampling_laws import Proposal
@@ -31,8 +37,20 @@ from freqfm.samplers import MIDX
 from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot
 
+# What the trainer changes only if there are temperatures, or statistics are wanted.
+_STATISTICS = ("_training", "statistics")
+_TEMPERATURES = (
+    "_inverse_temperatures", ("_training", "temperature_state"), ("_training", "shared_state"),
+)  # fmt: skip
+
 # A falling learning rate stays at this share of its first value: training may be continued.
 _LOWEST_RATE = 0.05
+
+
+def _start_temperatures(model, rows, n_before):
+    """Let new users begin at the mean temperature; see ``Learned``."""
+    before = model._inverse_temperatures[:n_before]
+    rows[:] = before.mean(axis=0) if n_before else 1
 
 
 class TrainingState(NamedTuple):
@@ -47,28 +65,9 @@ class TrainingState(NamedTuple):
     shared_state: np.ndarray
 
     @classmethod
-    def grown(cls, old, optimizer, n_new, shape):
-        """Return a copy that training may change, with rows of zeros for new temperatures.
-
-        Parameters
-        ----------
-        old : TrainingState or None
-            None for a new model.
-        optimizer : dict
-        n_new : int
-        shape : tuple
-            Of the state that does not belong to users.
-        """
-        if old is None:
-            nothing = np.zeros((0, 2)), np.zeros((0, 3)), np.zeros((0, 1), dtype=np.float32)
-            old = cls({}, np.zeros(1, dtype=np.int64), *nothing, np.zeros(shape))
-        per_user = (
-            np.concatenate([array, np.zeros((n_new, array.shape[1]))])
-            for array in (old.temperature_state, old.statistics)
-        )
-        same = old.shared_state.shape == shape
-        shared = old.shared_state.astype(np.float64) if same else np.zeros(shape)
-        return cls(optimizer, old.n_steps.astype(np.int64), *per_user, old.codewords, shared)
+    def empty(cls):
+        """Return the state of a model that is not yet trained, without rows."""
+        return cls({}, None, None, None, np.zeros((0, 1), dtype=np.float32), np.zeros((0, 1)))
 
 
 def _shared_shape(strategy, width):
@@ -108,13 +107,37 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
 
     _records = {**TrainedRecommender._records, "_training": TrainingState}
 
-    @abstractmethod
-    def _tables(self):
-        """Return the arrays that are updated by gradients, by name."""
+    #: What the rows of temperatures are: users, or a single one.
+    _rows_of_temperatures: ClassVar[str | int] = "users"
 
     @abstractmethod
+    def _learned_tables(self):
+        """Return what is updated by gradients: ``Learned``, by the names that kernels know."""
+
+    def _learned(self):
+        """Return what the model learns, a list of ``Learned``."""
+        n, tables, start = self._rows_of_temperatures, self._learned_tables(), _start_temperatures
+        in_training, shared = {"role": OPTIMIZER, "dtype": np.float64}, (None, None)
+        return [
+            *tables.values(),
+            Learned(("_training", "n_steps"), (1,), OPTIMIZER, np.int64, merge=LARGEST),
+            Learned("_inverse_temperatures", (n, 2), STATISTICS, start=start),
+            Learned(("_training", "temperature_state"), (n, 2), **in_training),
+            Learned(("_training", "shared_state"), shared, **in_training),
+            Learned(("_training", "statistics"), (n, 3), **in_training),
+            Learned(("_training", "codewords"), shared, COUNTS),
+            *optimizer_entries(("_training", "optimizer"), tables),
+        ]
+
+    def _tables(self):
+        """Return the arrays that are updated by gradients, by name."""
+        return {name: entry.get(self) for name, entry in self._learned_tables().items()}
+
     def _set_tables(self, tables):
         """Set these arrays."""
+        learned = self._learned_tables()
+        for name, table in tables.items():
+            learned[name].set(self, table)
 
     def _directions(self, initializer, X, n_components, generator):
         """Return the directions in which rows of users and items start, see ``Initializer``."""
@@ -123,7 +146,7 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         n_threads = count_threads(self.n_jobs)
         return initializer.directions(X, n_components, generator, n_threads)
 
-    def _add_rows(self, new, components, n_temperatures, reset):
+    def _add_rows(self, new, components, sizes, reset):
         """Set the tables of a new model, or add rows to those of this one.
 
         Parameters
@@ -131,54 +154,34 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         new : dict of str to (rows, counts)
             For tables that grow their new rows, and how often these occur.
         components : NamedTuple
-        n_temperatures : int
-            How many the model has then.
+        sizes : dict
+            The numbers of users and of items that the model has then.
         reset : bool
         """
-        old, training = ({}, None) if reset else (self._tables(), self._training)
-        tables, states = {}, {}
+        old, tables, states = {} if reset else self._tables(), {}, {}
         for name in old | new:
             rows, counts = new[name] if name in new else (old[name][:0], np.zeros(0))
             width = rows.shape[1] if rows.ndim == 2 else 1
             states[name] = new_state(components.optimizer, counts, width)
             if name in old:
                 rows = np.concatenate([old[name], rows])
-                states[name] = grow_state(training.optimizer[name], states[name])
+                states[name] = grow_state(self._training.optimizer[name], states[name])
             tables[name] = as_kernel_array(rows)
         self._set_tables(tables)
+        shape = _shared_shape(components.temperature, int(self.n_components)) or (0, 1)
         if reset:
-            self._inverse_temperatures = np.ones((0, 2), dtype=np.float32)
             self._optimizer_name = type(components.optimizer).__name__
             self._init_curves()
-        before = self._inverse_temperatures
-        # New users begin at the mean temperature.
-        mean = before.mean(axis=0, keepdims=True) if len(before) else np.ones((1, 2))
-        n_new = n_temperatures - len(before)
-        rows = np.repeat(mean, n_new, axis=0)
-        self._inverse_temperatures = np.concatenate([before, rows]).astype(np.float32)
-        shape = _shared_shape(components.temperature, int(self.n_components))
-        self._training = TrainingState.grown(training, states, n_new, shape or (0, 1))
-        self.optimizer_state_nbytes_ = sum(array.nbytes for array in state_arrays(states))
-
-    def _align_tables(self):
-        """Give all arrays that training changes the types of kernels, which files may not have.
-
-        Vectors and the optimizer's state are aligned with cache lines: training is faster.
-        """
-        self._set_tables({name: as_aligned(table) for name, table in self._tables().items()})
-        states = {
-            name: {key: as_aligned(array) for key, array in state.items()}
-            for name, state in self._training.optimizer.items()
-        }
-        self._inverse_temperatures = as_kernel_array(self._inverse_temperatures)
-        self._training = TrainingState(
-            states,
-            as_kernel_array(self._training.n_steps, np.int64),
-            as_kernel_array(self._training.temperature_state, np.float64),
-            as_kernel_array(self._training.statistics, np.float64),
-            as_kernel_array(self._training.codewords),
-            as_kernel_array(self._training.shared_state, np.float64),
-        )
+            self._training = TrainingState.empty()
+        shared = self._training.shared_state
+        shared = shared.astype(np.float64) if shared.shape == shape else np.zeros(shape)
+        self._training = self._training._replace(optimizer=states, shared_state=shared)
+        tables = self._learned_tables()
+        done = [*tables.values(), *optimizer_entries(("_training", "optimizer"), tables)]
+        others = [e for e in self._learned() if e not in done and None not in e.axes]
+        extend(self, others, {**sizes, "components": int(self.n_components)}, reset)
+        arrays = (array for state in states.values() for array in state.values())
+        self.optimizer_state_nbytes_ = sum(array.nbytes for array in arrays)
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
@@ -187,16 +190,13 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
     def _check_trainable(self):
         super()._check_trainable()
         self._check_has_state()
-        learned, training = LearnedArrays(self), self._training
-        n_rows = len(self._inverse_temperatures)
-        check_steps(learned, "_training.n_steps", training.n_steps)
-        for name, shape in (
-            ("temperature_state", (n_rows, 2)),
-            ("statistics", (n_rows, 3)),
-            ("codewords", (None, None)),
-            ("shared_state", (None, None)),
-        ):
-            learned.array(f"_training.{name}", shape, value=getattr(training, name))
+        learned = LearnedArrays(self)
+        check_steps(learned, "_training.n_steps", self._training.n_steps)
+        tables = self._learned_tables()
+        done = optimizer_entries(("_training", "optimizer"), tables)
+        sizes = {"users": self._n_users, "items": self.n_features_in_}
+        others = [e for e in self._learned() if e not in done]
+        check_arrays(self, learned, others, sizes)
 
     def _check_states(self, components):
         """Raise unless kernels can continue with the optimizer state."""
@@ -326,16 +326,16 @@ class RecommenderTrainer(TrainingTask):
 
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
-        training, strategy = self.training, self.components.temperature
-        temperatures = []
+        strategy, tables = self.components.temperature, self.model._learned_tables().values()
+        unused = {_STATISTICS, *_TEMPERATURES}
         if strategy is not None:
-            temperatures = [self.inverse_temperatures, training.temperature_state]
-            if training.shared_state.size:
-                temperatures.append(training.shared_state)
-            if strategy.statistics_wanted:
-                temperatures.append(training.statistics)
-        arrays = [*self.weights(), training.n_steps, *temperatures]
-        return [*arrays, *state_arrays(training.optimizer)]
+            unused = set() if strategy.statistics_wanted else {_STATISTICS}
+        more = [
+            entry.get(self.model)
+            for entry in self.model._learned()
+            if entry.role != COUNTS and entry not in tables and entry.path not in unused
+        ]
+        return [*self.weights(), *more]
 
     def pull(self):
         """Bring the model up to date."""

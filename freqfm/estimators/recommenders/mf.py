@@ -44,6 +44,7 @@ from freqfm.estimators.recommenders.histories import (
 from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import FactorsMixin
+from freqfm.estimators.state import Learned, make_trainable
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss, VectorLoss
@@ -409,20 +410,17 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         backbone = backbone.bind(known.X, count_threads(self.n_jobs))
         return components._replace(backbone=backbone)
 
-    def _tables(self):
-        own = getattr(self, "backbone_tables_", None)
-        names = _MARGINS if own is not None else (*_FACTORS, *_MARGINS)
-        arrays = {name: getattr(self, f"{name}_") for name in names if hasattr(self, f"{name}_")}
-        return (own or {}) | arrays
-
-    def _set_tables(self, tables):
-        of_backbone = hasattr(self, "backbone_tables_")
-        if of_backbone:
-            own = {name: table for name, table in tables.items() if name not in _MARGINS}
-            self.backbone_tables_ = own
-        for name in _MARGINS if of_backbone else (*_FACTORS, *_MARGINS):
-            if name in tables:
-                setattr(self, f"{name}_", tables[name])
+    def _learned_tables(self):
+        of_backbone = getattr(self, "backbone_tables_", None)
+        if of_backbone is None:
+            tables = {f"{side}_factors": (f"{side}s", "components") for side in _SIDES}
+            tables = {name: Learned(f"{name}_", axes) for name, axes in tables.items()}
+        else:
+            # Rows of a backbone's tables are not users or items.
+            tables = {n: Learned(("backbone_tables_", n), (None, None)) for n in of_backbone}
+        margins = {f"{side}_margins": (f"{side}s",) for side in _SIDES}
+        margins = {name: Learned(f"{name}_", axes) for name, axes in margins.items()}
+        return tables | {n: entry for n, entry in margins.items() if hasattr(self, entry.path)}
 
     def _start(self, X, components, reset):
         backbone = components.backbone
@@ -445,7 +443,10 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         for side in _SIDES if has_margins else ():
             margins = self._draw_margins(side, len(counts[side]), n_known[side])
             rows[f"{side}_margins"] = margins, counts[side]
-        self._add_rows(rows, components, X.shape[0], reset)
+            if reset:
+                setattr(self, f"{side}_margins_", margins)
+        sizes = {"users": X.shape[0], "items": X.shape[1]}
+        self._add_rows(rows, components, sizes, reset)
         if not (reset or backbone.is_linear):
             self._compute_vectors(backbone, X.shape)
 
@@ -570,8 +571,8 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         learned = LearnedArrays(self)
         if not components.backbone.is_linear:
             learned.get("backbone_tables_")
-        for side in ("user", "item") if components.margins else ():
-            learned.array(f"{side}_margins_", (len(getattr(self, f"{side}_factors_")),))
+        for side in _SIDES if components.margins else ():
+            learned.get(f"{side}_margins_")
         super()._check_states(components)
 
     def _place_new_users(self, X):
@@ -596,7 +597,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         X, dislikes = interactions.X, interactions.dislikes
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
-        self._align_tables()
+        make_trainable(self, align=True)
         for name in _FACTORS:
             setattr(self, f"{name}_", as_aligned(getattr(self, f"{name}_")))
         dislikes = None if dislikes is None else of_users(dislikes, known.X)

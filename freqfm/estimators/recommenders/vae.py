@@ -32,6 +32,7 @@ from freqfm.estimators.recommenders.gradient import (
 )
 from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.estimators.recommenders.trained import TrainedRecommender
+from freqfm.estimators.state import WEIGHTS, Learned, make_trainable
 from freqfm.estimators.training import check_unchanged
 from freqfm.formulas.sampling_laws import AlreadyDrawn
 from freqfm.initializers import INITIALIZERS, Initializer, Normal
@@ -580,12 +581,14 @@ class FastVAERecommender(GradientRecommender):
         n_known = max(n_users, self._n_known_users)
         return vae_components(self, n_known, X.shape[1], n_known > n_users)
 
-    def _tables(self):
-        layers = {f"layer_{i}": layer for i, layer in enumerate(self.layers_)}
-        return {"input_factors": self.input_factors_, "item_factors": self.item_factors_} | layers
+    _rows_of_temperatures = 1
 
-    def _set_tables(self, tables):
-        self.input_factors_, self.item_factors_, *self.layers_ = tables.values()
+    def _learned_tables(self):
+        factors = {name: Learned(f"{name}_", ("items", None)) for name in OF_ITEMS}
+        layers = range(len(self.layers_))
+        return factors | {
+            f"layer_{i}": Learned(("layers_", i), (None, None), WEIGHTS) for i in layers
+        }
 
     def _layers(self):
         return as_layers(self.layers_, self._n_hidden)
@@ -602,7 +605,7 @@ class FastVAERecommender(GradientRecommender):
             for layer in dense if directions is not None else ():
                 pass_on(layer, n, initializer.noise)
             self._n_hidden = len(hidden)
-            dense = [np.zeros((1, hidden[0]), dtype=np.float32), *dense]
+            dense = self.layers_ = [np.zeros((1, hidden[0]), dtype=np.float32), *dense]
             n_users = np.count_nonzero(np.diff(X.indptr))
             layers = {
                 f"layer_{i}": (layer, np.full(len(layer), n_users)) for i, layer in enumerate(dense)
@@ -619,7 +622,7 @@ class FastVAERecommender(GradientRecommender):
         rows, _ = tables["item_factors"]
         bias = np.log(np.maximum(counts, 0.5))
         tables["item_factors"] = np.column_stack([rows, bias]).astype(np.float32), counts
-        self._add_rows(tables | layers, components, 1, reset)
+        self._add_rows(tables | layers, components, {"items": X.shape[1]}, reset)
 
     def _check_continues(self, X, components, partial):
         super()._check_continues(X, components, partial)
@@ -639,7 +642,7 @@ class FastVAERecommender(GradientRecommender):
         self._activation = self.activation
 
     def _make_trainer(self, components, interactions, known, score):
-        self._align_tables()
+        make_trainable(self, align=True)
         X = interactions.X
         if interactions is not known:
             # The encoder sees a user's whole history, and all other items are negatives.

@@ -23,27 +23,29 @@ from freqfm._components import (
 from freqfm._input.ids import as_list
 from freqfm._input.validation import (
     LearnedArrays,
-    as_kernel_array,
     as_kernel_input,
     check_count,
     check_memory,
     count_threads,
     draw_seed,
 )
-from freqfm._machine import as_aligned
 from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm._sklearn import Interval, StrOptions
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import Histories
 from freqfm.estimators.progress import announce
-from freqfm.estimators.tables import (
+from freqfm.estimators.state import (
+    OPTIMIZER,
+    STATISTICS,
+    Learned,
     OptimizerStateMixin,
     check_states,
     check_steps,
     grow_state,
+    make_trainable,
     new_state,
-    state_arrays,
+    optimizer_entries,
 )
 from freqfm.estimators.training import (
     FitCallbacks,
@@ -574,14 +576,25 @@ class Word2Vec(
         self.vocabulary_, self.token_counts_ = {}, np.zeros(0, dtype=np.int64)
         self.vectors_ = np.zeros((0, int(self.n_components)), dtype=np.float32)
         self.output_vectors_ = self.vectors_
-        self._states = {name: {} for name in self._tables()}
+        self._states = {name: {} for name in self._learned_tables()}
         self._optimizer_name = type(optimizer).__name__
         self._n_steps = np.zeros(1, dtype=np.int64)
         self._init_curves()
 
+    def _learned_tables(self):
+        """Return what the optimizer updates: ``Learned``, by the names that kernels know."""
+        names = "vectors", "output_vectors"
+        return {name: Learned(f"{name}_", ("tokens", "components")) for name in names}
+
+    def _learned(self):
+        """Return what the model learns, a list of ``Learned``."""
+        tables = self._learned_tables()
+        steps = Learned("_n_steps", (1,), STATISTICS, np.int64)
+        return [*tables.values(), steps, *optimizer_entries(("_states",), tables)]
+
     def _tables(self):
         """Return the arrays that the optimizer updates, by the names that kernels know."""
-        return {"vectors": self.vectors_, "output_vectors": self.output_vectors_}
+        return {name: entry.get(self) for name, entry in self._learned_tables().items()}
 
     def _grow(self, vocabulary, corpus, optimizer):
         """Add the documents' counts, and rows for new tokens; at first all are new."""
@@ -601,15 +614,9 @@ class Word2Vec(
 
     def _trainer_of(self, optimizer, corpus, decays):
         """Return the task for the epoch loop."""
-        for name in ("vectors_", "output_vectors_"):
-            setattr(self, name, as_aligned(getattr(self, name)))
-        self._states = {
-            name: {key: as_kernel_array(array) for key, array in state.items()}
-            for name, state in self._states.items()
-        }
-        self._n_steps = as_kernel_array(self._n_steps, np.int64)
-        arrays = state_arrays(self._states)
-        self.optimizer_state_nbytes_ = sum(array.nbytes for array in arrays)
+        make_trainable(self, align=True)
+        states = (entry.get(self) for entry in self._learned() if entry.role == OPTIMIZER)
+        self.optimizer_state_nbytes_ = sum(array.nbytes for array in states)
         n_threads = count_threads(self.n_jobs)
         return Word2VecTrainer(self, optimizer, corpus, n_threads, decays)
 

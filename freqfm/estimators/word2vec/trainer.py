@@ -5,7 +5,7 @@ import numpy as np
 from freqfm import backends
 from freqfm._input.validation import as_kernel_input
 from freqfm.backends.base import STORE, Stream, TrainedTable, WordProblem
-from freqfm.estimators.tables import epoch_tables, make_rule, state_arrays
+from freqfm.estimators.state import epoch_tables, make_rule
 from freqfm.estimators.training import TrainingTask
 
 # Purposes of random numbers; the numbers of positions have no purpose.
@@ -70,10 +70,6 @@ class Word2VecTrainer(TrainingTask):
             kept = backend.uniform(Stream(seed, epoch, _SUBSAMPLE), indices) < self._keep[tokens]
             tokens = tokens[kept]
         return np.append(np.int32(-1), tokens)
-
-    def state(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        return [*self.weights(), self.model._n_steps, *state_arrays(self.model._states)]
 
 
 def _problem(model, optimizer, corpus, seed):
