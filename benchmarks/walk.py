@@ -1,8 +1,9 @@
-"""What a reader of a fit passes: files of the package, and frames from ``fit`` to a kernel.
+"""What a reader of a fit passes: files, frames from ``fit`` to a kernel, classes of the estimator.
 
 Counted by ``sys.setprofile`` while small models are fitted with one thread and nothing is compiled,
 so that kernels are functions of Python. Files of ``freqfm/formulas`` are not counted. Frames are
-those from ``fit`` to a kernel that an epoch runs, both included.
+those from ``fit`` to a kernel that an epoch runs, both included. Classes are those of the package
+that the estimator derives from.
 
     python benchmarks/walk.py
     python benchmarks/walk.py --files       # and which
@@ -66,25 +67,30 @@ def kernels():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", action="store_true", help="list files and frames")
+    parser.add_argument("--files", action="store_true", help="list files, frames and classes")
     args = parser.parse_args()
     clicks = make_clicks(60, random_state=0)
     X, y = clicks[0], clicks[1]
     interactions = make_interactions(20, 15, 100, random_state=0)
     params = {"max_iter": 1, "n_jobs": 1, "random_state": 0}
     fits = {
-        "MFRecommender": (freqfm.MFRecommender(4, **params), (interactions,)),
-        "FMClassifier": (freqfm.FMClassifier(4, **params), (X, y)),
+        freqfm.MFRecommender(4, **params): (interactions,),
+        freqfm.FastVAERecommender(4, **params): (interactions,),
+        freqfm.ALSRecommender(4, **params): (interactions,),
+        freqfm.FMClassifier(4, **params): (X, y),
     }
-    for name, (model, data) in fits.items():
+    for model, data in fits.items():
         # Modules are imported by a first fit.
         model.fit(*data)
         with Walk(kernels()) as walk:
             model.fit(*data)
         files = sorted(file for file in walk.files if not file.startswith("formulas"))
-        print(f"{name}: {len(files)} files, {len(walk.frames)} frames")
+        bases = [cls for cls in type(model).__mro__[1:] if cls.__module__.startswith("freqfm")]
+        counts = f"{len(files)} files, {len(walk.frames)} frames, {len(bases)} classes above it"
+        print(f"{type(model).__name__}: {counts}")
         if args.files:
-            print("  " + "\n  ".join([*files, "", *walk.frames]))
+            names = [f"{cls.__name__} {cls.__module__}" for cls in bases]
+            print("  " + "\n  ".join([*files, "", *walk.frames, "", *names]))
 
 
 if __name__ == "__main__":
