@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         reranking as reranking,
         samplers as samplers,
         temperatures as temperatures,
+        testing as testing,
     )
     from freqfm.estimators.recommenders.blend import BlendRecommender as BlendRecommender
     from freqfm.estimators.fm.deepfm import (
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 _PACKAGES = (
     *("auxiliary", "backbones", "callbacks", "datasets", "displays", "initializers", "losses"),
     *("metrics", "model_selection", "optimizers", "reranking", "samplers", "temperatures"),
+    "testing",
 )
 _NAMES = {
     "estimators.recommenders.blend": ["BlendRecommender"],

@@ -60,9 +60,6 @@ class Component(BaseEstimator, ABC):
     #: Parameters that compiled code reads, and their positions.
     _slots: dict = {}
 
-    def _warn_of_mistakes(self):
-        """Warn of formulas of a user's class that are valid, but probably wrong."""
-
     def value_of(self, name):
         """Return the value of a parameter, or its default if it is None.
 
@@ -123,7 +120,7 @@ def is_ours(cls):
     return cls.__module__.split(".")[0] == "freqfm"
 
 
-def _shipped(component):
+def shipped_class(component):
     """Return the closest of the package's classes that a component is an instance of."""
     return next(filter(is_ours, type(component).__mro__))
 
@@ -136,12 +133,6 @@ def set_by_user(component):
     return names
 
 
-@functools.cache
-def _parameters(cls):
-    """Return the names of the parameters of one of the package's classes."""
-    return frozenset(cls._get_param_names())
-
-
 def refuse_names(axis, component, names, reason):
     """Raise if a user's class, or the instance, sets one of these names, which would be ignored."""
     names = sorted(set_by_user(component) & set(names))
@@ -152,13 +143,14 @@ def refuse_names(axis, component, names, reason):
         )
 
 
+IGNORED = "compiled code knows only freqfm's own classes"
+
+
 def refuse_ignored(axis, component, base):
-    """Raise if training would ignore part of a component of a user's own class.
+    """Raise if a user's class lacks a formula, or sets what only the package's own classes may.
 
     Compiled code knows a loss or an optimizer only by a code, some numbers, and the formulas that
-    the class defines. So a class from outside the package may give formulas and change constants
-    and the methods that estimators call, but may not add methods or parameters that are never
-    used.
+    the class defines. ``freqfm.testing.check_component`` looks for other names that are not used.
 
     Parameters
     ----------
@@ -174,59 +166,20 @@ def refuse_ignored(axis, component, base):
         If something would be ignored, or a formula is missing or invalid. The message
         names the class and the attribute.
     """
-    cls, shipped = type(component), _shipped(component)
+    cls, shipped = type(component), shipped_class(component)
     of_base = shipped is base
-    required = component._required or (component._formulas if of_base else ())
-    complete = all(getattr(component, name) is not None for name in required)
-    if cls is shipped and not of_base and complete and vars(component).keys() <= _parameters(cls):
+    if cls is shipped and not of_base and vars(component).keys() <= component.get_params().keys():
         # The user has set only the values of parameters.
         return
-    _check_formulas(axis, component, required)
-    if is_first_check("formulas", component):
-        component._warn_of_mistakes()
+    _check_formulas(
+        axis, component, component._required or (component._formulas if of_base else ())
+    )
     if component._compiled and of_base and not component._formulas:
         raise TypeError(
             f"{axis} is a {cls.__name__}, which derives from {base.__name__} itself, and its "
-            f"formula would be ignored: compiled code knows only freqfm's own classes. Derive from "
-            f"one of these."
+            f"formula would be ignored: {IGNORED}. Derive from one of these."
         )
-    reason = f"compiled code knows only freqfm's own classes; {shipped.__name__} would be trained"
-    refuse_names(axis, component, component._fixed, reason)
-    if not component._compiled:
-        return
-    known = {*dir(shipped), *shipped._get_param_names(), *component._slots}
-    given = set_by_user(component)
-    methods = {name for name in given if _is_code(getattr(cls, name, None))}
-    new = {name for name in given - known if not name.startswith("_")}
-    # Methods that estimators call may read new parameters, and so may a formula as a property.
-    called = {name for name in methods & known if not name.startswith("__")}
-    called -= {name for name in component._formulas if not isinstance(_static(cls, name), property)}
-    refuse_names(axis, component, new & methods if called else new, reason)
-
-
-def _is_code(value):
-    return callable(value) or isinstance(value, property)
-
-
-def _static(cls, name):
-    return inspect.getattr_static(cls, name, None)
-
-
-# The checks that were made, with the parameters of the instances as text, by class.
-_CHECKED = weakref.WeakKeyDictionary()
-
-
-def is_first_check(check, component):
-    """Return whether no component of this class and with these parameters had this check before.
-
-    A component is resolved several times in each call of ``partial_fit``, and in each fit of a
-    search.
-    """
-    known, key = _CHECKED.setdefault(type(component), set()), (check, repr(vars(component)))
-    if key in known:
-        return False
-    known.add(key)
-    return True
+    refuse_names(axis, component, component._fixed, IGNORED)
 
 
 def _check_formulas(axis, component, required):
@@ -241,7 +194,7 @@ def _check_formulas(axis, component, required):
                     f"{axis} is a {cls} without {name}; give it {wanted}, as a static method or as "
                     f"a property."
                 )
-            if getattr(_shipped(component), name) is not None:
+            if getattr(shipped_class(component), name) is not None:
                 raise TypeError(f"{name} of {cls} is None, but has to be a number or {wanted}.")
             continue
         if isinstance(formula, Real):
@@ -259,12 +212,6 @@ def _check_formulas(axis, component, required):
             raise TypeError(
                 f"{name} of {cls} has parameters ({', '.join(found)}), but has to be {wanted}."
             )
-        for variable, value in inspect.getclosurevars(function).nonlocals.items():
-            if isinstance(value, Component):
-                raise TypeError(
-                    f"{name} of {cls} reads {variable}, which compiled code cannot; read its "
-                    f"parameters before the function is defined, as in margin = {variable}.margin."
-                )
         try_formula(component, name, *[1.0] * len(found))
 
 

@@ -64,9 +64,8 @@ class AuxiliaryTerm(Component):
     value and the gradients with respect to the vectors; the backbone turns these into gradients of
     its tables, together with those of the loss.
 
-    A custom term derives from this class and defines ``value_and_gradients`` in NumPy. The first
-    batch of the first fit compares the gradients with differences of values; if they differ,
-    ``fit`` warns.
+    A custom term derives from this class and defines ``value_and_gradients`` in NumPy.
+    :func:`~freqfm.testing.check_component` compares its gradients with differences of values.
 
     *Calls*: ``check_backbone`` when ``fit`` begins; ``begin_epoch``, then ``views``, before each
     epoch; ``value_and_gradients`` once in each batch, in order.
@@ -77,8 +76,7 @@ class AuxiliaryTerm(Component):
 
     *Random numbers* come from the ``generator`` of the epoch or the batch, which depends on
     ``random_state``, the epoch, the batch and the term's place in the list only. So a fit that is
-    resumed has the same ones, and a batch that is computed twice, as for the comparison with
-    differences, has the same value.
+    resumed has the same ones.
 
     *State*: a term holds hyper-parameters and nothing that is learned. What it needs to know beside
     a batch, ``begin_epoch`` computes from the model as it is then, and batches get it as ``state``.

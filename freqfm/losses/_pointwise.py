@@ -1,4 +1,4 @@
-"""Losses of one score and one target, and a check of the derivatives of users' losses."""
+"""Losses of one score and one target."""
 
 import functools
 import math
@@ -8,8 +8,6 @@ import numpy as np
 from numba import njit
 
 from freqfm._components import POSITIVE, Component
-from freqfm._messages import warn_once
-from freqfm._numba.jit import as_python
 from freqfm._sklearn import Interval
 from freqfm.formulas import codes
 from freqfm.formulas.losses import (
@@ -18,59 +16,6 @@ from freqfm.formulas.losses import (
     pointwise_replacements,
     squared_error,
 )
-
-# Step of the differences, and the error up to which derivatives agree with them, relative to 1 or
-# to the larger of both.
-_STEP, _TOLERANCE = 1e-2, 0.05
-
-
-def warn_of_wrong_derivatives(loss, name, points, variables):
-    """Warn if most derivatives that a formula returns differ from those of its value.
-
-    Some may differ, since there may be kinks.
-
-    Parameters
-    ----------
-    loss : Component
-    name : str
-        The formula; it returns the value, and then its derivatives by the first variables.
-    points : list of tuple of float
-        Arguments.
-    variables : tuple of str
-        Names of the variables that there are derivatives for.
-    """
-    formula = as_python(getattr(loss, name))
-    for i, variable in enumerate(variables):
-        try:
-            found = [(formula(*point)[1 + i], _slope(formula, point, i)) for point in points]
-        except Exception:
-            # Compiled code may return another value.
-            return
-        wrong = [
-            (point, *pair) for point, pair in zip(points, found, strict=True) if not _agree(*pair)
-        ]
-        if 2 * len(wrong) > len(points):
-            point, derivative, slope = wrong[0]
-            where = ", ".join(f"{number:g}" for number in point)
-            warn_once(
-                f"{name}({where}) of {type(loss).__name__} returns the derivative {derivative:g} "
-                f"by the {variable}, but its value changes by {slope:g} for each unit there. "
-                f"Training follows the derivative: check its formula and its sign."
-            )
-
-
-def _slope(formula, point, i):
-    """Return the derivative of a formula's value by argument ``i``, from differences."""
-    low, high = list(point), list(point)
-    low[i] -= _STEP
-    high[i] += _STEP
-    return (formula(*high)[0] - formula(*low)[0]) / (2 * _STEP)
-
-
-def _agree(derivative, slope):
-    scale = max(1.0, abs(derivative), abs(slope))
-    # NaN is not compared.
-    return not np.abs(derivative - slope) > _TOLERANCE * scale
 
 
 class Loss(Component):
@@ -158,10 +103,6 @@ class Loss(Component):
             return {}
         formulas = self.value_and_derivative, self.curvature, self.expectation
         return pointwise_replacements(*formulas, of_classes)
-
-    def _warn_of_mistakes(self):
-        points = [(score, target) for score in (-1.7, -0.6, 0.4, 1.3) for target in (0.0, 1.0)]
-        warn_of_wrong_derivatives(self, "value_and_derivative", points, ("score",))
 
     def base_score(self, target, weight):
         """Return the constant score with the smallest loss; None if it must be searched for.

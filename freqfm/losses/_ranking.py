@@ -22,7 +22,6 @@ from freqfm.formulas.losses import (
     weight_of_positive,
 )
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of, log_of_one_plus
-from freqfm.losses._pointwise import warn_of_wrong_derivatives
 
 # Divisor of the log-odds of a pair being positive in BSL's constant: fitted to the constants that
 # were best on validation data of Gowalla and MovieLens-1M.
@@ -455,12 +454,6 @@ class PairwiseLoss(RankingLoss):
         if self.value_and_derivatives is pair_loss:
             return {}
         return pairwise_replacements(self.value_and_derivatives)
-
-    def _warn_of_mistakes(self):
-        scores = (-0.8, -0.3, 0.2, 0.7)
-        points = [(positive, negative) for positive in scores for negative in scores]
-        variables = "positive's score", "negative's score"
-        warn_of_wrong_derivatives(self, "value_and_derivatives", points, variables)
 
     def pair_gradients(self, positive, negative):
         """Return the derivatives with respect to arrays of positive and negative scores.

@@ -19,8 +19,8 @@ class VectorLoss(RankingLoss):
 
     A custom loss derives from this class and defines ``value_and_gradients`` in NumPy. Training
     minimises it in place of the losses that are compiled; otherwise it is as an auxiliary term, see
-    :class:`~freqfm.auxiliary.AuxiliaryTerm`: which calls there are, what they get, how gradients
-    are checked, with which backbones. Each positive has ``n_negatives`` negatives, drawn uniformly
+    :class:`~freqfm.auxiliary.AuxiliaryTerm`: which calls there are, what they get, with which
+    backbones. Each positive has ``n_negatives`` negatives, drawn uniformly
     or by a class derived from :class:`~freqfm.samplers.Uniform`.
 
     The last ``n_parts`` numbers of a vector are parts of the user or of the item alone, such as a

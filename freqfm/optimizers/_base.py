@@ -7,8 +7,7 @@ import numpy as np
 
 from freqfm._components import POSITIVE, Component, try_formula
 from freqfm._machine import aligned_zeros
-from freqfm._messages import warn_once
-from freqfm._numba.jit import as_python, python_function
+from freqfm._numba.jit import python_function
 from freqfm.backends.base import UpdateRule
 from freqfm.formulas import codes
 from freqfm.formulas.steps import step_replacements
@@ -204,23 +203,6 @@ class Optimizer(Component):
                 f"step of {type(self).__name__} returns the state {lost[0]!r}, but its "
                 f"n_states={self.n_states}, and state beyond that is not kept; set n_states to 1 "
                 f"or 2, or return 0."
-            )
-
-    def _warn_of_mistakes(self):
-        step = self.step
-        if step is None:
-            return
-        more = [1.0] * (len(inspect.signature(python_function(step)).parameters) - 5)
-        move = as_python(step)
-        try:
-            moves = [g * move(0.0, g, 0.0, 0.0, 0.1, *more)[0] for g in (-1.0, 1.0)]
-        except Exception:
-            # Compiled code may return another type.
-            return
-        if min(moves) > 0:
-            warn_once(
-                f"step of {type(self).__name__} moves a weight in the direction of its gradient, "
-                f"which raises the loss: check its sign."
             )
 
     def state_widths(self, n_components):

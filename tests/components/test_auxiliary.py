@@ -288,11 +288,6 @@ def test_optimizers_that_sum_over_a_batch_take_a_term_as_often_as_it_has_positiv
     np.testing.assert_allclose(averaged, summed, atol=2e-5)
 
 
-def test_wrong_gradients_of_a_users_term_are_found():
-    with pytest.warns(UserWarning, match="gradients of users that are not the derivatives"):
-        MFRecommender(**SETTINGS, auxiliary=Lengths(0.2, error=3.0)).fit(X)
-
-
 ALL = [SimGCL(0.2), "sgl", "ipl", "resn", NCL(n_clusters=2), Lengths(0.01)]
 
 

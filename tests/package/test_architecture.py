@@ -86,6 +86,7 @@ MAY_IMPORT = {
         "formulas",
         "initializers",
     },
+    "testing": {*BELOW_AXES, *AXES, "datasets", "estimators"},
     "__init__": {
         *BELOW_AXES,
         *AXES,
@@ -97,6 +98,7 @@ MAY_IMPORT = {
         "metrics",
         "model_selection",
         "reranking",
+        "testing",
     },
 }
 

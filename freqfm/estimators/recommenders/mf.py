@@ -29,6 +29,8 @@ from freqfm._sklearn import Interval, StrOptions
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward_all, occurrences, warn_of_wrong_gradients
+from freqfm.backbones import BACKBONES, Backbone, Linear
+from freqfm.backbones._base import check_tables, forward_all, occurrences
 from freqfm.backbones._described import mean_context, mean_vector
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import checked_pairs
@@ -462,7 +464,6 @@ class MFRecommender(FactorsMixin, GradientRecommender):
             return {f"{side}_factors": (tables[f"{side}_factors"], counts[side]) for side in _SIDES}
         self.backbone_tables_ = tables = check_tables(backbone, tables)
         context = self._compute_vectors(backbone, X.shape)
-        warn_of_wrong_gradients(backbone, tables, *X.shape)
         # Rows of a backbone's tables are not users or items; most do not count them.
         occurring = {name: np.ones(len(table)) for name, table in tables.items()}
         found = occurrences(backbone, tables, context, *counts.values())

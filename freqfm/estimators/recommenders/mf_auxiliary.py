@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from freqfm._components import is_first_check, resolve, set_by_user
+from freqfm._components import resolve, set_by_user
 from freqfm._input.validation import count_columns
 from freqfm._machine import single_threaded_blas
-from freqfm._messages import shown, warn_once
+from freqfm._messages import shown
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm, TermEpoch
-from freqfm.backbones._base import backward, compute, mismatch
+from freqfm.backbones._base import backward, compute
 from freqfm.losses import VectorLoss
 
 # The random streams of terms, beside those of ``MFTrainer``.
@@ -141,7 +141,6 @@ class AuxiliaryTerms:
         of_vectors = [np.zeros_like(batch.user_vectors), np.zeros_like(batch.item_vectors)]
         for number, term in enumerate(self._terms):
             own, contexts = self._of_term(number, batch)
-            _warn_of_wrong_gradients(term, own)
             value, *found = _checked(term, own)
             total += value
             found = [scale * gradient for gradient in found]
@@ -208,35 +207,3 @@ def _checked(term, batch):
             )
         checked.append(gradient.astype(vectors.dtype, copy=False))
     return checked
-
-
-def _warn_of_wrong_gradients(term, batch):
-    """Warn if a user's term does not return the derivatives of its value.
-
-    This is checked once for each class and its parameters, in float64.
-    """
-    given = "value_and_gradients" in set_by_user(term)
-    if not given or not is_first_check("gradients", term):
-        return
-    stream, generator = batch.generator.bit_generator.state, np.random.default_rng(0)
-    vectors = [of.astype(np.float64) for of in batch.both_vectors]
-    users, items = map(_read_only, vectors)
-    batch = batch._replace(user_vectors=users, item_vectors=items)
-
-    def call():
-        batch.generator.bit_generator.state = stream
-        return _checked(term, batch)
-
-    def value():
-        return call()[0]
-
-    for side, table, gradient in zip(_SIDES, vectors, call()[1:], strict=True):
-        slopes = mismatch(value, table, np.arange(len(table)), gradient, generator)
-        if slopes is not None:
-            warn_once(
-                f"value_and_gradients of {type(term).__name__} returns gradients of {side}s that "
-                f"are not the derivatives of its value: along a random direction the value changes "
-                f"by {slopes[0]:.3g} for each unit, and by the gradients it would be "
-                f"{slopes[1]:.3g}. Training follows the gradients: check them."
-            )
-    batch.generator.bit_generator.state = stream
