@@ -277,8 +277,7 @@ def files(folder):
     place = Path(tempfile.mkdtemp(dir=folder))
     rng = np.random.default_rng(0)
     users, items = log_of(100_000, 20_000, 5_000)
-    log = np.column_stack([rng.integers(20_000, size=(100_000, 2)), rng.integers(1, 6, 100_000)])
-    np.savetxt(place / "log.tsv", log, fmt="%d", delimiter="\t")
+    np.savetxt(place / "lists.txt", rng.integers(20_000, size=(20_000, 6)), fmt="%d")
     rows = sparse.csr_array(sparse.random(20_000, 5_000, 0.002, random_state=0, dtype=np.float32))
     y = np.arange(20_000) % 2
     with (place / "rows.libfm").open("w") as libfm, (place / "rows.ffm").open("w") as libffm:
@@ -288,7 +287,7 @@ def files(folder):
     datasets.save_csr(place / "rows", rows, y)
     frame = pandas.DataFrame({"user": users, "item": items})
     return {
-        "load_interactions": lambda: datasets.load_interactions(place / "log.tsv"),
+        "load_interactions": lambda: datasets.load_interactions(place / "lists.txt"),
         "load_libffm": lambda: datasets.load_libffm(place / "rows.ffm"),
         "load_libfm": lambda: datasets.load_libfm(place / "rows.libfm"),
         "save_csr": lambda: datasets.save_csr(place / "again", rows, y),

@@ -566,8 +566,7 @@ def _lines(*columns):
 _USERS, _ITEMS = np.nonzero(HISTORIES)
 FILES = {
     "lists.txt": _lines(map(str, range(3)), ["1 2 3", "", "4 0"]).replace(b"\t", b" "),
-    "u.data": _lines(_USERS, _ITEMS, _USERS % 5 + 1, 881250949 + 7 * _ITEMS),
-    "ratings.csv": _lines(_USERS, _ITEMS, _USERS % 5 + 0.5, 7 * _ITEMS).replace(b"\t", b","),
+    "mv_0000001.txt": b"1:\n" + _lines(_USERS, _USERS % 5 + 1, 7 * _ITEMS).replace(b"\t", b","),
     "rows.libfm": _lines(
         TARGET, np.full(N_ROWS, "1:1"), [f"{2 + i % 5}:0.5" for i in range(N_ROWS)]
     ),
@@ -585,13 +584,11 @@ _LOADERS = {
 
 def loader(rng):
     """Loaders of damaged files, compressed or not."""
-    name = pick(rng, [*FILES, "X.npz"])
-    compressed, before = name != "X.npz" and rng.random() < 0.3, rng.random() < 0.5
+    name = pick(rng, [*FILES])
+    compressed, before = rng.random() < 0.3, rng.random() < 0.5
     path = Path(FOLDER.name) / (name + ".gz" * compressed)
     load = _LOADERS.get(name, datasets.load_interactions)
-    if name == "X.npz":
-        sparse.save_npz(path, sparse.csr_array(HISTORIES))
-    content = path.read_bytes() if name == "X.npz" else FILES[name]
+    content = FILES[name]
     if compressed and before:
         content = faults.gzip.compress(content, mtime=0)
 
@@ -605,8 +602,7 @@ def loader(rng):
         require(np.isfinite(answer.data).all(), "not finite")
         answer.check_format(full_check=True)
 
-    broken = faults.archive if name == "X.npz" else faults.content
-    return Call(run, {"content": (content, broken, {})}, check, (path.name,))
+    return Call(run, {"content": (content, faults.content, {})}, check, (path.name,))
 
 
 @functools.cache

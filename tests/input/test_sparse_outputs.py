@@ -98,8 +98,8 @@ def of_criteo(X, folder):
 
 
 def of_tables(X, folder):
-    (folder / "f.csv").write_text("user,item\n1,2\n1,3\n2,2\n")
-    yield load_interactions(folder / "f.csv")
+    (folder / "f.txt").write_text("1 2 3\n2 2\n")
+    yield load_interactions(folder / "f.txt")
 
 
 def rows_with_fields(X, folder):

@@ -14,7 +14,7 @@ from freqfm import (
     InteractionRecommender,
     MFRecommender,
 )
-from freqfm.datasets import load_interactions, make_clicks, make_interactions
+from freqfm.datasets import make_clicks, make_interactions
 from freqfm.metrics import (
     diversity_at_k,
     ndcg_at_k,
@@ -278,16 +278,6 @@ def test_scorers_look_at_the_structure_of_matrices(model):
 def test_tokens_of_clicks_are_no_text():
     with pytest.raises(ValueError, match="n_tokens is b'x'"):
         make_clicks(5, b"x")
-
-
-@pytest.mark.parametrize("name", ["indices", "indptr"])
-@pytest.mark.parametrize("dtype", [complex, float])
-def test_indices_in_files_are_integers(tmp_path, name, dtype):
-    sparse.save_npz(tmp_path / "X.npz", sparse.csr_array(HISTORIES))
-    arrays = dict(np.load(tmp_path / "X.npz"))
-    np.savez(tmp_path / "X.npz", **{**arrays, name: arrays[name].astype(dtype)})
-    with pytest.raises(ValueError, match=rf"X.npz .*its {name} are (float|complex)"):
-        load_interactions(tmp_path / "X.npz")
 
 
 @pytest.mark.parametrize(
