@@ -30,29 +30,26 @@ if TYPE_CHECKING:
         testing as testing,
     )
     from freqfm.estimators.recommenders.blend import BlendRecommender as BlendRecommender
-    from freqfm.estimators.fm.deepfm import (
-        DeepFMClassifier as DeepFMClassifier,
-        DeepFMRegressor as DeepFMRegressor,
-    )
-    from freqfm.estimators.fm.ffm import (
+    from freqfm.estimators.fm.by_field import (
         FFMClassifier as FFMClassifier,
         FFMRegressor as FFMRegressor,
+        FwFMClassifier as FwFMClassifier,
+        FwFMRegressor as FwFMRegressor,
+    )
+    from freqfm.estimators.fm.deep import (
+        DeepFMClassifier as DeepFMClassifier,
+        DeepFMRegressor as DeepFMRegressor,
+        NFMClassifier as NFMClassifier,
+        NFMRegressor as NFMRegressor,
     )
     from freqfm.estimators.fm.explanations.columns import explain as explain
     from freqfm.estimators.fm.fields import (
         WithFields as WithFields,
         column_fields as column_fields,
     )
-    from freqfm.estimators.fm.fwfm import (
-        FwFMClassifier as FwFMClassifier,
-        FwFMRegressor as FwFMRegressor,
-    )
-    from freqfm.estimators.fm.nfm import (
-        NFMClassifier as NFMClassifier,
-        NFMRegressor as NFMRegressor,
-    )
-    from freqfm.estimators.fm.plain import FMClassifier as FMClassifier, FMRegressor as FMRegressor
-    from freqfm.estimators.fm.rafm import (
+    from freqfm.estimators.fm.plain import (
+        FMClassifier as FMClassifier,
+        FMRegressor as FMRegressor,
         RaFMClassifier as RaFMClassifier,
         RaFMRegressor as RaFMRegressor,
     )
@@ -80,14 +77,12 @@ _PACKAGES = (
     *("metrics", "model_selection", "optimizers", "reranking", "samplers", "temperatures"),
     "testing",
 )
+_KINDS = "Classifier", "Regressor"
 _NAMES = {
     "estimators.recommenders.blend": ["BlendRecommender"],
-    "estimators.fm.deepfm": ["DeepFMClassifier", "DeepFMRegressor"],
-    "estimators.fm.ffm": ["FFMClassifier", "FFMRegressor"],
-    "estimators.fm.plain": ["FMClassifier", "FMRegressor"],
-    "estimators.fm.fwfm": ["FwFMClassifier", "FwFMRegressor"],
-    "estimators.fm.nfm": ["NFMClassifier", "NFMRegressor"],
-    "estimators.fm.rafm": ["RaFMClassifier", "RaFMRegressor"],
+    "estimators.fm.by_field": [f"{m}{kind}" for m in ("FFM", "FwFM") for kind in _KINDS],
+    "estimators.fm.deep": [f"{m}{kind}" for m in ("DeepFM", "NFM") for kind in _KINDS],
+    "estimators.fm.plain": [f"{m}{kind}" for m in ("FM", "RaFM") for kind in _KINDS],
     "estimators.recommenders.als": ["ALSRecommender"],
     "estimators.recommenders.closed_form.ease": ["EASERecommender"],
     "estimators.recommenders.closed_form.graph_filter": ["GraphFilterRecommender"],

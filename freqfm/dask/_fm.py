@@ -10,7 +10,7 @@ from freqfm._sklearn import callbacks_of
 from freqfm.dask import _shards
 from freqfm.dask._base import OnCluster, ShardedFMTrainer, ShardedRows
 from freqfm.dask._cluster import aligned_partitions
-from freqfm.estimators.fm import deepfm, ffm, fwfm, nfm, plain, rafm
+from freqfm.estimators.fm import by_field, deep, plain
 from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW, given_names
 from freqfm.estimators.fm.targets import balanced_weights
 from freqfm.estimators.progress import announce
@@ -325,51 +325,51 @@ class FMRegressor(_Numbers, ShardedFM, plain.FMRegressor):
     """Factorization machine for regression, trained on a Dask cluster."""
 
 
-@estimator(rafm.RaFMClassifier)
-class RaFMClassifier(_Classes, ShardedFM, rafm.RaFMClassifier):
+@estimator(plain.RaFMClassifier)
+class RaFMClassifier(_Classes, ShardedFM, plain.RaFMClassifier):
     """Rank-aware factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(rafm.RaFMRegressor)
-class RaFMRegressor(_Numbers, ShardedFM, rafm.RaFMRegressor):
+@estimator(plain.RaFMRegressor)
+class RaFMRegressor(_Numbers, ShardedFM, plain.RaFMRegressor):
     """Rank-aware factorization machine for regression, trained on a Dask cluster."""
 
 
-@estimator(deepfm.DeepFMClassifier)
-class DeepFMClassifier(_Classes, ShardedFM, deepfm.DeepFMClassifier):
+@estimator(deep.DeepFMClassifier)
+class DeepFMClassifier(_Classes, ShardedFM, deep.DeepFMClassifier):
     """Factorization machine with dense layers for classification, trained on a Dask cluster."""
 
 
-@estimator(deepfm.DeepFMRegressor)
-class DeepFMRegressor(_Numbers, ShardedFM, deepfm.DeepFMRegressor):
+@estimator(deep.DeepFMRegressor)
+class DeepFMRegressor(_Numbers, ShardedFM, deep.DeepFMRegressor):
     """Factorization machine with dense layers for regression, trained on a Dask cluster."""
 
 
-@estimator(nfm.NFMClassifier)
-class NFMClassifier(_Classes, ShardedFM, nfm.NFMClassifier):
+@estimator(deep.NFMClassifier)
+class NFMClassifier(_Classes, ShardedFM, deep.NFMClassifier):
     """Neural factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(nfm.NFMRegressor)
-class NFMRegressor(_Numbers, ShardedFM, nfm.NFMRegressor):
+@estimator(deep.NFMRegressor)
+class NFMRegressor(_Numbers, ShardedFM, deep.NFMRegressor):
     """Neural factorization machine for regression, trained on a Dask cluster."""
 
 
-@estimator(fwfm.FwFMClassifier)
-class FwFMClassifier(_Classes, ShardedFM, fwfm.FwFMClassifier):
+@estimator(by_field.FwFMClassifier)
+class FwFMClassifier(_Classes, ShardedFM, by_field.FwFMClassifier):
     """Field-weighted factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(fwfm.FwFMRegressor)
-class FwFMRegressor(_Numbers, ShardedFM, fwfm.FwFMRegressor):
+@estimator(by_field.FwFMRegressor)
+class FwFMRegressor(_Numbers, ShardedFM, by_field.FwFMRegressor):
     """Field-weighted factorization machine for regression, trained on a Dask cluster."""
 
 
-@estimator(ffm.FFMClassifier)
-class FFMClassifier(_Classes, ShardedFM, ffm.FFMClassifier):
+@estimator(by_field.FFMClassifier)
+class FFMClassifier(_Classes, ShardedFM, by_field.FFMClassifier):
     """Field-aware factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(ffm.FFMRegressor)
-class FFMRegressor(_Numbers, ShardedFM, ffm.FFMRegressor):
+@estimator(by_field.FFMRegressor)
+class FFMRegressor(_Numbers, ShardedFM, by_field.FFMRegressor):
     """Field-aware factorization machine for regression, trained on a Dask cluster."""

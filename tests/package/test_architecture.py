@@ -39,6 +39,7 @@ BELOW_AXES = {
 MAY_IMPORT = {
     "exceptions": set(),
     "_dense": set(),
+    "_docs": set(),
     "_machine": {"_signals"},
     "_messages": set(),
     "_paths": {"_messages"},
@@ -161,8 +162,8 @@ def outside_functions(node):
             yield from outside_functions(child)
 
 
-# Private names of scikit-learn, which every part may need.
-EVERYWHERE = {"_sklearn"}
+# What every part may need.
+EVERYWHERE = {"_docs", "_sklearn"}
 
 
 def part_of(name):

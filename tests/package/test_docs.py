@@ -1,0 +1,130 @@
+"""Docstrings that are put together of those of similar classes."""
+
+import inspect
+import subprocess
+import sys
+
+import freqfm
+from freqfm._docs import _entries, _sections, described_like
+
+MACHINES = {
+    name: getattr(freqfm, name)
+    for name in freqfm.__all__
+    if name.endswith(("FMClassifier", "FMRegressor"))
+}
+
+
+def test_all_parameters_are_described():
+    assert len(MACHINES) == 12
+    for name, cls in MACHINES.items():
+        sections = _sections(cls.__doc__)
+        assert list(sections)[1:] == [
+            *("Parameters", "Attributes", "Raises", "Warns"),
+            *("See Also", "Notes", "References", "Examples"),
+        ]
+        entries = _entries(sections["Parameters"])
+        assert set(entries) == set(inspect.signature(cls).parameters), name
+        assert list(entries)[-4:] == ["verbose", "n_jobs", "random_state", "device"]
+        for section in ("Parameters", "Attributes"):
+            for entry, text in _entries(sections[section]).items():
+                first, *rest = text.split("\n")
+                assert first.startswith(f"{entry} : ") and rest, (name, entry)
+                assert all(line.startswith("    ") for line in rest), (name, entry)
+        # What is of classes is not said of real targets.
+        assert ("classes_" in cls.__doc__) == name.endswith("Classifier")
+
+
+def test_defaults_are_those_of_the_signature():
+    for name, cls in MACHINES.items():
+        entries = _entries(_sections(cls.__doc__)["Parameters"])
+        for parameter in inspect.signature(cls).parameters.values():
+            first = entries[parameter.name].split("\n")[0]
+            told = first.rpartition("default=")[2].strip('"').replace("1e-4", "0.0001")
+            assert told == str(parameter.default), (name, first)
+
+
+def whole(a, b, c=1):
+    """Add.
+
+    Parameters
+    ----------
+    a, b : int
+        Numbers.
+    c : int, default=1
+        One more.
+
+        Of two paragraphs.
+
+    Returns
+    -------
+    total : int
+
+    Examples
+    --------
+    >>> whole(1, 2)
+    4
+    """
+
+
+def test_what_a_docstring_leaves_out_is_added():
+    @described_like(whole)
+    def same(a, b, c=2):
+        """Add twice.
+
+        Parameters
+        ----------
+        c : int, default=2
+            Another.
+        """
+
+    assert (
+        same.__doc__
+        == inspect.cleandoc("""Add twice.
+
+        Parameters
+        ----------
+        a, b : int
+            Numbers.
+        c : int, default=2
+            Another.
+
+        Returns
+        -------
+        total : int
+        """)
+        + "\n"
+    )
+
+    @described_like(whole, same)
+    def more(a, b, between, c=2, last=3):
+        """Add more.
+
+        Parameters
+        ----------
+        a, b
+        between : int
+            New.
+        c
+        last : int, default=3
+            New.
+
+        Notes
+        -----
+        None.
+        """
+
+    assert list(_sections(more.__doc__)) == ["", "Parameters", "Returns", "Notes"]
+    entries = _entries(_sections(more.__doc__)["Parameters"])
+    assert list(entries) == ["a, b", "between", "c", "last"]
+    assert entries["c"].endswith("Another.") and entries["a, b"].endswith("Numbers.")
+
+    @described_like(whole)
+    def fewer(a, b):
+        """Add two."""
+
+    assert "c : int" not in fewer.__doc__
+
+
+def test_python_without_docstrings_imports():
+    code = "import freqfm; assert freqfm.DeepFMClassifier.__doc__ is None"
+    subprocess.run([sys.executable, "-OO", "-c", code], check=True)
