@@ -16,6 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
+from freqfm._docs import described_like
 from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import entries_where, slices, split_signs, take_rows, with_one_index_type
 from freqfm._input.validation import (
@@ -32,6 +33,7 @@ from freqfm._versions import VersionStamp
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.als import ALSRecommender
 from freqfm.estimators.recommenders.base import (
+    BaseRecommender,
     check_query,
     checked_pairs,
     refuse_empty,
@@ -643,6 +645,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
         """The place of the member with the largest weight."""
         return int(np.argmax(self.weights_))
 
+    @described_like(BaseRecommender.recommend)
     def recommend(
         self,
         X=None,
@@ -659,12 +662,6 @@ class BlendRecommender(VersionStamp, BaseComposition):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
-            Histories; each row is folded in as a new user. Negative values are dislikes.
-        users : int or array-like of int of shape (n_users,), default=None
-            Users seen in ``fit``, by their rows. Either ``X`` or ``users`` must be given.
-        n_recommendations : int, default=None
-            Items per user; None takes the constructor's.
         exclude_seen : bool, default=True
             Whether to exclude the items of a user's history, and those that the user dislikes. The
             items of the history among the best ``n_candidates`` of a member are ranked otherwise.

@@ -14,6 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
 from freqfm._dense import unit_rows
 from freqfm._input.rows import split_signs
+from freqfm._docs import described_like
+from freqfm._input.rows import split_signs, take_rows
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_input,
@@ -660,6 +662,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
     # Users and items by their features.
 
+    @described_like(GradientRecommender.recommend)
     def recommend(
         self,
         X=None,
@@ -679,25 +682,9 @@ class MFRecommender(FactorsMixin, GradientRecommender):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items), default=None
-            Histories; each row is folded in as a new user. Negative values are dislikes.
         users : int or array-like of int of shape (n_users,), default=None
             Users seen in ``fit``, by their rows. One of ``X``, ``users`` and ``user_features`` must
             be given.
-        n_recommendations : int, default=None
-            Items per user; None takes the constructor's.
-        exclude_seen : bool, default=True
-            Whether to exclude the items of a user's history, and those that the user dislikes.
-        candidates : array-like of int, list of n_users such lists, or sparse matrix of shape \
-                (n_users, n_items), default=None
-            Items that may be recommended: to all users, or to each user. None allows all.
-        exclude : array-like of int, list of n_users such lists, or sparse matrix of shape \
-                (n_users, n_items), default=None
-            Items to exclude: for all users, or for each user.
-        diversity : float, default=0.0
-            From 0 to 1: how much the items of a list are to differ. Above 0 they are chosen from
-            the best five times ``n_recommendations``, at least 100, as
-            :func:`freqfm.reranking.diversify` does.
         item_vectors : {array-like, sparse matrix} of shape (n_items, n_dimensions), default=None
             Features by which items differ, such as genres; None takes the model's own vectors.
             Without ``diversity`` they are not used. With ``item_features``, the rows of these items
