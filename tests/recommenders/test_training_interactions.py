@@ -118,7 +118,7 @@ def test_rows_of_new_users_are_empty():
 class Scores:
     """A model with given scores."""
 
-    n_jobs, device, _unit_columns, _seed = 1, "cpu", 0, 0
+    n_jobs, device, _unit_columns, _seed, _stores_users = 1, "cpu", 0, 0, True
 
     def __init__(self, scores):
         self._items = np.ascontiguousarray(scores.T, dtype=np.float32)

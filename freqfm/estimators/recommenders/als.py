@@ -22,7 +22,7 @@ from freqfm._sklearn import StrOptions
 from freqfm.backends.base import LeastSquaresProblem
 from freqfm.estimators.recommenders.histories import noise_edge
 from freqfm.estimators.recommenders.index import rows_of
-from freqfm.estimators.recommenders.trained import FactorsMixin, TrainedRecommender
+from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.estimators.state import Learned, make_trainable
 from freqfm.estimators.training import TrainingTask
 
@@ -170,7 +170,7 @@ def _scale_of_noise(X, unobserved_weight, exponent):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ALSRecommender(FactorsMixin, TrainedRecommender):
+class ALSRecommender(TrainedRecommender):
     """Matrix factorization for implicit feedback, by alternating least squares (iALS, WRMF).
 
     Each user and item has a vector; scores are dot products of these. Observed interactions should
@@ -355,7 +355,7 @@ class ALSRecommender(FactorsMixin, TrainedRecommender):
 
     _records = {**TrainedRecommender._records, "_objective": Objective}
     # Least squares cannot step on a part of the data.
-    _keeps_weights = _uses_dislikes = _trains_on_all = True
+    _keeps_weights = _stores_users = _uses_dislikes = _trains_on_all = True
     _weights_in_fit, _weights_in_histories = (1e-6, 1e10), (0.0, 1e10)
 
     _parameter_constraints: ClassVar = {

@@ -62,7 +62,7 @@ class BaseRecommender(
 
     A subclass defines ``fit``, which sets ``item_factors_`` and calls ``_remember``, and
     ``_fold_in_rows``. The other hooks are for a model whose vectors are those of a table of users
-    too, see ``FactorsMixin``, or are not compared as they are stored. Nothing derived from the
+    too, ``_stores_users``, or are not compared as they are stored. Nothing derived from the
     learned arrays is stored: every method computes its results from their current values.
     """
 
@@ -82,6 +82,8 @@ class BaseRecommender(
     _records: ClassVar[dict] = {"_history": InteractionHistory, "_dislikes": InteractionHistory}
     #: The items that users dislike, whose weights are positive; or None.
     _dislikes = None
+    #: Whether a model has a vector for each user seen in fit, ``user_factors_``.
+    _stores_users = False
     #: Whether dislikes, as negative values, are part of what a user's vector is computed from.
     _uses_dislikes = False
     _warns_of_heavy_weights = False
@@ -102,6 +104,8 @@ class BaseRecommender(
 
     def _user_vectors(self, users):
         """Return the vectors of users seen in fit used for ranking, (n, d) float32."""
+        if self._stores_users:
+            return self.user_factors_[users]
         return self._fold_in_rows(self._histories_of(users))
 
     def _embed_rows(self, X):
@@ -110,6 +114,8 @@ class BaseRecommender(
 
     def _embed(self, users):
         """Return the result of ``transform`` for users seen in fit."""
+        if self._stores_users:
+            return self._user_vectors(users)
         return self._embed_rows(self._histories_of(users))
 
     @property
@@ -126,6 +132,8 @@ class BaseRecommender(
         """Check the arrays behind users' and items' vectors, see ``LearnedArrays``."""
         _, width = learned.array("item_factors_", (self.n_features_in_, None))
         learned.require(width > 0, "item_factors_", "holds no numbers")
+        if self._stores_users:
+            learned.array("user_factors_", (self._n_users, width))
 
     def _item_table(self):
         """Return the vectors of all items used for ranking."""
@@ -133,7 +141,7 @@ class BaseRecommender(
 
     def _user_table(self):
         """Return the vectors by which users are similar, (n_users, d)."""
-        return self._embed(np.arange(self._n_users))
+        return self.user_factors_ if self._stores_users else self._embed(np.arange(self._n_users))
 
     def _is_learned(self, axis, rows=slice(None)):
         """Return which of all "users" or "items", or of some, have a vector that training moved.

@@ -211,7 +211,7 @@ class Interactions:
         check_recommendations(scorer.k, len(rows), X.shape[1], "k")
 
         def score():
-            if hasattr(model, "user_factors_"):
+            if model._stores_users:
                 vectors = model._user_vectors(users, *context)
             else:
                 vectors = model._fold_in_rows(history)

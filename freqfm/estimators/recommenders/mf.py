@@ -47,7 +47,6 @@ from freqfm.estimators.recommenders.histories import (
 )
 from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
-from freqfm.estimators.recommenders.trained import FactorsMixin
 from freqfm.estimators.state import Learned, make_trainable
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
@@ -76,7 +75,7 @@ def _counts_of_rows(name, n_rows, counts):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class MFRecommender(FactorsMixin, GradientRecommender):
+class MFRecommender(GradientRecommender):
     """Matrix factorization for implicit feedback, by default with the loss BSL.
 
     Each user and item has a vector; scores are cosines or dot products of these. The default loss,
@@ -309,7 +308,7 @@ class MFRecommender(FactorsMixin, GradientRecommender):
         "auxiliary": AUXILIARY_TERMS,
     }
     _records = {**GradientRecommender._records, "_fold_in": FoldIn}
-    _uses_dislikes = True
+    _stores_users = _uses_dislikes = True
     # Whether the loss says how vectors are ranked; how many of their numbers are no coordinates.
     _has_vector_loss, _n_parts = False, 0
     #: Which users and items have features: two arrays of bool; None without features.

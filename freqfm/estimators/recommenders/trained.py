@@ -77,9 +77,13 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         super()._check_trainable()
         check_progress(LearnedArrays(self), "_n_known_interactions", "_n_known_users")
 
-    @abstractmethod
     def _check_size(self, shape):
         """Raise if a model for a matrix of this shape cannot fit into memory."""
+        check_memory(
+            sum(shape) * int(self.n_components),
+            f"n_components={self.n_components} for {shape[0]} users and {shape[1]} items",
+            "Take fewer components, or number users and items without gaps.",
+        )
 
     @abstractmethod
     def _resolve_components(self, interactions, known):
@@ -108,6 +112,15 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
 
     def _check_continues(self, interactions, components, partial):
         """Raise if parameters differ from those that the model to continue was trained with."""
+        if not self._stores_users:
+            return
+        n_users, width = self.user_factors_.shape
+        check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
+        if not partial and interactions.shape[0] != n_users:
+            raise ValueError(
+                f"X has {interactions.shape[0]} rows, but the model to continue has {n_users} "
+                f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
+            )
 
     def _check_states(self, components):
         """Raise unless training can continue with what the model keeps besides its vectors."""
@@ -354,37 +367,3 @@ def warn_of_short_fit(model, components):
             f"and this fit ends before: all users keep one temperature, as with 'adap_tau0'. "
             f"Raise max_iter, or give an AdapTau with a smaller warm_up."
         )
-
-
-class FactorsMixin:
-    """A recommender with ``user_factors_`` and ``item_factors_``; a mixin before its base class."""
-
-    def _check_size(self, shape):
-        check_memory(
-            sum(shape) * int(self.n_components),
-            f"n_components={self.n_components} for {shape[0]} users and {shape[1]} items",
-            "Take fewer components, or number users and items without gaps.",
-        )
-
-    def _check_continues(self, interactions, components, partial):
-        super()._check_continues(interactions, components, partial)
-        n_users, width = self.user_factors_.shape
-        check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
-        if not partial and interactions.shape[0] != n_users:
-            raise ValueError(
-                f"X has {interactions.shape[0]} rows, but the model to continue has {n_users} "
-                f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
-            )
-
-    def _check_vectors(self, learned):
-        super()._check_vectors(learned)
-        learned.array("user_factors_", (self._n_users, self.item_factors_.shape[1]))
-
-    def _user_vectors(self, users):
-        return self.user_factors_[users]
-
-    def _embed(self, users):
-        return self._user_vectors(users)
-
-    def _user_table(self):
-        return self.user_factors_
