@@ -13,9 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, resolve
 from freqfm._dense import unit_rows
-from freqfm._input.rows import split_signs
 from freqfm._docs import described_like
-from freqfm._input.rows import split_signs, take_rows
+from freqfm._input.rows import split_signs
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_input,
@@ -30,8 +29,6 @@ from freqfm._messages import shown
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone
-from freqfm.backbones._base import check_tables, forward_all, occurrences, warn_of_wrong_gradients
-from freqfm.backbones import BACKBONES, Backbone, Linear
 from freqfm.backbones._base import check_tables, forward_all, occurrences
 from freqfm.backbones._described import mean_context, mean_vector
 from freqfm.estimators.progress import announce
