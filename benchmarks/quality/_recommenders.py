@@ -28,7 +28,7 @@ from freqfm import (
     GraphFilterRecommender,
     MFRecommender,
 )
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._hits import top_k
 
 __all__ = ["GRIDS", "K", "contenders", "points"]
 

@@ -28,7 +28,7 @@ from freqfm import MFRecommender
 from freqfm.backbones import LightGCN
 from freqfm.losses import BSL
 from freqfm.metrics import ranking_report
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._hits import top_k
 from freqfm.samplers import Popularity
 from freqfm.temperatures import DensityTemperature
 

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from freqfm._input.validation import count_threads
 from freqfm.metrics import ranking_report
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._hits import top_k
 
 __all__ = ["fit_warp", "refit_als", "refit_warp", "run_als"]
 

@@ -31,7 +31,7 @@ from freqfm.backends.cuda.groups import worker
 from freqfm.backends.cuda.products import product_of_rows
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k, recall_at_k
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._hits import top_k
 from freqfm.model_selection import holdout_interactions
 from freqfm.optimizers import Adam
 

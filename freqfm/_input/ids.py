@@ -1,8 +1,11 @@
-"""Ids of users and items, of any type, and their codes: positions in an array of distinct ids."""
+"""Columns of interactions: ids, numbered and compared, and times."""
 
+import contextlib
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Set, ValuesView
-from datetime import date, timedelta
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from numbers import Integral, Number
 
 import numpy as np
@@ -366,3 +369,274 @@ def ids_of(known, codes):
         found = found.astype(object)
         found[codes < 0] = None
     return found
+
+
+# Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
+_TIMES = 1e7, 1e19
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+# As in ISO 8601: a date or its first parts, a time of day, and the offset of its time zone.
+_CLOCK = r"([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d){decimals})?)?"
+_DATE = re.compile(
+    r"(?P<date>(\d{4})(?:-(\d\d)(?:-(\d\d))?)?)(?:(?<=-\d\d-\d\d)[T ]"
+    + _CLOCK.replace("{decimals}", r"(?:[.,](\d+))?")
+    + r"(?P<zone> ?(?:Z|([+-])"
+    + _CLOCK.replace("{decimals}", "")
+    + r"))?)?",
+    re.ASCII,
+)
+
+# Numbers of times from 1990 to 2100, the first one and the next one after the last: years, months
+# such as 202401, days, seconds since 1970, minutes such as 202401312359, milliseconds since 1970,
+# seconds such as 20240131235959, microseconds and nanoseconds since 1970.
+_RANGES = (
+    *(1990, 2101, 199001, 210013, 19900101, 21001232, 6.3e8, 4.2e9, 1.99e11, 2.11e11),
+    *(6.3e11, 4.2e12, 1.99e13, 2.11e13, 6.3e14, 4.2e15, 6.3e17, 4.2e18),
+)
+
+# Values of these types have no order in time.
+_NO_TIMES = bool, np.bool_, complex, np.complexfloating, Set
+
+# Text is read in arrays up to so many letters, numbers in text up to so many digits.
+_MOST_LETTERS, _MOST_DIGITS = 40, 18
+
+
+def are_times(numbers):
+    """Return for each number whether it is in a range of times, but unlikely a value or an id."""
+    least, most = _TIMES
+    return (numbers >= least) & (numbers < most)
+
+
+def time_ranks(values, name):
+    """Return ranks of times; equal times have equal ranks.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        Numbers, dates or text, none missing.
+    name : str
+        What they are, for error messages.
+
+    Returns
+    -------
+    ranks : ndarray of shape (n,)
+
+    Raises
+    ------
+    ValueError, TypeError
+        If their order is not clear: other text, numbers that may be rounded or are in different
+        units, dates of which only some have a time zone or a time of day, truth values, complex
+        numbers, sets.
+    """
+    if values.dtype.kind == "f":
+        check_exact(values, name)
+    types = set(map(type, values.tolist())) if values.dtype.kind == "O" else {values.dtype.type}
+    for one in types:
+        if issubclass(one, _NO_TIMES):
+            raise TypeError(
+                f"{name} holds values of the type {one.__name__}; times are numbers, dates or "
+                f"text: pass time= the right column, or time=None if the rows are in order of time."
+            )
+    if values.dtype.kind in "OSU":
+        listed = values.tolist()
+        values = _at_once(listed, types)
+        if values is None:
+            # With None at the end, NumPy makes no matrix of times that are tuples.
+            values = np.array([*map(_as_text, listed), None], dtype=object)[:-1]
+    values, ranks = unique_codes(values, name)
+    if isinstance(values.tolist()[0], str):
+        values, order = unique_codes(_moments(values, ranks, name), name)
+        ranks = order[ranks]
+    if values.dtype.kind in "iuf" or isinstance(values[0], Decimal):
+        _check_units(values, name)
+    return ranks
+
+
+def _at_once(times, types):
+    """Return usual times as an array of numbers or dates; None if they must be read one by one.
+
+    So must those of which some may be wrong, for the error.
+    """
+    if all(issubclass(one, (str, bytes)) for one in types):
+        return _texts_at_once(times)
+    with contextlib.suppress(OverflowError, TypeError):
+        if types == {datetime}:
+            # A TypeError if only some have a time zone.
+            epoch = datetime(1970, 1, 1, tzinfo=times[0].tzinfo and timezone.utc)
+            since = [time - epoch for time in times]
+            numbers = [(t.days * 86400 + t.seconds) * 10**6 + t.microseconds for t in since]
+            return np.array(numbers).view("m8[us]")
+        if len(types) == 1 and all(hasattr(one, "asm8") for one in types):
+            # Of pandas: nanoseconds of a duration, or since 1970 in UTC.
+            zones = {getattr(time, "tzinfo", None) is None for time in times}
+            return np.array([t.value for t in times]).view("m8[ns]") if len(zones) == 1 else None
+        if types == {date}:
+            return np.array([day.toordinal() for day in times]).view("m8[D]")
+        if types == {np.datetime64} and len({time.dtype for time in times}) == 1:
+            return np.array(times)
+    return None
+
+
+def _texts_at_once(texts):
+    """Return times in text, whole numbers or dates that are written alike; else None."""
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    most = int(lengths.max())
+    if not 0 < lengths.min() <= most <= _MOST_LETTERS:
+        return None
+    try:
+        letters = np.array(texts, dtype=f"S{most}").view(np.uint8).reshape(-1, most)
+    except UnicodeEncodeError:
+        return None
+    if most <= _MOST_DIGITS:
+        padding = np.arange(most) >= lengths[:, np.newaxis]
+        if (_are_digits(letters) | padding).all():
+            return _number_of(letters, lengths)
+    parts = []
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        part = _dates_at_once(letters[rows, :length])
+        if part is None:
+            return None
+        parts.append((rows, *part))
+    kinds = {kind for *_, kind in parts}
+    if len(parts) > 1 and kinds not in ({"clock"}, {"zone"}):
+        return None
+    unit = 10 ** max(n_decimals for *_, n_decimals, _ in parts)
+    moments = np.empty(len(texts), dtype=np.int64)
+    for rows, seconds, fraction, n_decimals, _ in parts:
+        if abs(seconds).max() >= 2**62 // unit:
+            return None
+        moments[rows] = seconds * unit + fraction * (unit // 10**n_decimals)
+    return moments.view("m8[s]")
+
+
+def _dates_at_once(letters):
+    """Return dates that are written as the first one, as seconds and fractions; else None.
+
+    Also returns the number of decimals, and which parts the dates have.
+    """
+    match = _DATE.fullmatch(letters[0].tobytes().decode("latin-1"))
+    alike = (letters == letters[0]) | (_are_digits(letters) & _are_digits(letters[0]))
+    if match and match[10]:
+        alike[:, match.start(10)] |= np.isin(letters[:, match.start(10)], [ord("+"), ord("-")])
+    if not match or not alike.all() or len(match[8] or "") > 9:
+        return None
+    stop = max(map(match.end, range(1, 8)))
+    try:
+        seconds = np.ascontiguousarray(letters[:, :stop]).view(f"S{stop}").astype("M8[s]").ravel()
+    except ValueError:
+        # No such date.
+        return None
+    fraction, *offset = (_number_of(letters[:, slice(*match.span(k))]) for k in (8, 11, 12, 13))
+    if seconds.min() < np.datetime64("0001-01-01") or (np.array(offset).T > [23, 59, 59]).any():
+        return None
+    seconds = seconds.astype(np.int64)
+    if match[10]:
+        west = letters[:, match.start(10)] == ord("-")
+        seconds -= np.where(west, -1, 1) * (3600 * offset[0] + 60 * offset[1] + offset[2])
+    kind = "zone" if match["zone"] else "date" if match["date"] == match[0] else "clock"
+    return seconds, fraction, len(match[8] or ""), kind
+
+
+def _are_digits(letters):
+    return (letters >= ord("0")) & (letters <= ord("9"))
+
+
+def _number_of(digits, lengths=_MOST_LETTERS):
+    """Return the numbers of rows of digits, of which all or so many count."""
+    numbers = np.zeros(len(digits), dtype=np.int64)
+    for place, column in enumerate(digits.T):
+        numbers = np.where(place < lengths, 10 * numbers + column - ord("0"), numbers)
+    return numbers
+
+
+def _as_text(value):
+    """Return dates as text, with the offset of their time zone; other times unchanged.
+
+    Python compares dates of one time zone by the clock, also in the hour that is repeated when
+    summer time ends, and NumPy converts dates to units that may not hold them.
+    """
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, np.datetime64):
+        return str(value)
+    return value.isoformat() if isinstance(value, (date, time)) else value
+
+
+def _moments(texts, codes, name):
+    """Return the times that distinct texts mean, in an array of objects that can be sorted."""
+    moments = np.empty(len(texts), dtype=object)
+    stripped = [text.strip() for text in texts.tolist()]
+    are_numbers = list(map(bool, map(_NUMBER.fullmatch, stripped)))
+    if all(are_numbers):
+        moments[:] = list(map(Decimal, stripped))
+        return moments
+    matches = list(map(_DATE.fullmatch, stripped))
+    moments[:] = list(map(_matched_moment, matches))
+    wrong = [code for code, moment in enumerate(moments) if moment is None]
+    if wrong:
+        code = min(wrong, key=are_numbers.__getitem__)
+        raise ValueError(
+            f"{name} holds {shown(texts[code])} at row {np.argmax(codes == code)}, whose order in "
+            f"time is not clear: text must be numbers in all rows, or dates as in ISO 8601, such "
+            f"as '2024-01-31 23:59:59+01:00'. Convert it, for instance with pandas.to_datetime, or "
+            f"to an ordered category."
+        )
+    _check_alike(matches, name)
+    return moments
+
+
+def _matched_moment(match):
+    """Return the second, and the decimals of its fraction as text: there may be any number.
+
+    None if there is no such date.
+    """
+    if not match:
+        return None
+    _, year, month, day, *clock, decimals, _, sign, hours, minutes, seconds = match.groups()
+    try:
+        days = date(int(year), int(month or 1), int(day or 1)).toordinal()
+    except ValueError:
+        return None
+    offset = _seconds(hours, minutes, seconds)
+    second = 86400 * days + _seconds(*clock) + (offset if sign == "-" else -offset)
+    return second, (decimals or "").rstrip("0")
+
+
+def _seconds(hour, minute, second):
+    return 3600 * int(hour or 0) + 60 * int(minute or 0) + int(second or 0)
+
+
+def _check_alike(matches, name):
+    """Raise if only some dates have a time zone, or if one includes another with more parts."""
+    with_zone = [match for match in matches if match["zone"]]
+    if 0 < len(with_zone) < len(matches):
+        without = next(match for match in matches if not match["zone"])
+        raise ValueError(
+            f"{name} holds {shown(with_zone[0][0])} beside {shown(without[0])}, which has no time "
+            f"zone, so that their order is not clear; give all of them a time zone, or none."
+        )
+    whole = {match["date"] for match in matches if match["date"] == match[0]}
+    for match in matches if whole else ():
+        for length in (4, 7, 10):
+            start = match[0][:length]
+            if start in whole and start != match[0]:
+                raise ValueError(
+                    f"{name} holds {shown(start)} beside {shown(match[0])}, so that their order is "
+                    f"not clear; give all of them with the same parts."
+                )
+
+
+def _check_units(numbers, name):
+    """Raise if all of some sorted numbers look like times, but not in the same unit."""
+    # Missing times may be 0 or -1.
+    numbers = numbers[numbers > 0]
+    # How many are below the first range, in it, between it and the second one, and so on.
+    places = np.searchsorted(numbers.astype(np.float64), _RANGES).tolist()
+    counts = np.diff([0, *places, len(numbers)])
+    if not counts[::2].any() and np.count_nonzero(counts) > 1:
+        raise ValueError(
+            f"{name} holds {numbers[0]} beside {numbers[-1]}, which look like times in different "
+            f"units; convert them to one."
+        )

@@ -20,8 +20,15 @@ from freqfm._input.frames import (
     times_of,
     to_numpy,
 )
-from freqfm._input.ids import as_floats, as_ids, check_present, natural, unique_codes
-from freqfm._input.times import are_times, time_ranks
+from freqfm._input.ids import (
+    are_times,
+    as_floats,
+    as_ids,
+    check_present,
+    natural,
+    time_ranks,
+    unique_codes,
+)
 from freqfm._messages import cut, shorten, shown, warn_once
 
 # Default positions of the columns in tables without names.

@@ -8,8 +8,15 @@ import numpy as np
 from scipy import sparse
 
 from freqfm._input.frames import is_frame, is_lazy, only_numbered, open_frame, role_of
-from freqfm._input.ids import as_floats, as_ids, as_list, find_codes, is_missing, unique_codes
-from freqfm._input.times import are_times
+from freqfm._input.ids import (
+    are_times,
+    as_floats,
+    as_ids,
+    as_list,
+    find_codes,
+    is_missing,
+    unique_codes,
+)
 from freqfm._input.validation import as_array, checked_csr
 from freqfm._messages import shorten, shown, warn_once
 

@@ -1,8 +1,7 @@
 """Auxiliary terms: what training minimises beside the loss, as a function of a batch's vectors."""
 
 from freqfm.auxiliary._base import AuxiliaryTerm, TermBatch, TermEpoch
-from freqfm.auxiliary._contrastive import NCL, SGL, SimGCL
-from freqfm.auxiliary._debiasing import IPL, ReSN
+from freqfm.auxiliary._terms import IPL, NCL, SGL, ReSN, SimGCL
 
 __all__ = [
     "AUXILIARY_TERMS",

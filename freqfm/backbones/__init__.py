@@ -2,8 +2,7 @@
 
 from freqfm.backbones._base import Backbone, Linear
 from freqfm.backbones._described import Context, Features
-from freqfm.backbones._lightgcn import LightGCN
-from freqfm.backbones._mlp import MLP
+from freqfm.backbones._networks import MLP, LightGCN
 
 __all__ = ["BACKBONES", "MLP", "Backbone", "Context", "Features", "LightGCN", "Linear"]
 

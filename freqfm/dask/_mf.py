@@ -24,7 +24,7 @@ from freqfm.estimators.recommenders.interactions import Interactions, split_inte
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.state import make_trainable
 from freqfm.initializers import Spectral
-from freqfm.initializers._spectral import divided_by_degrees
+from freqfm.initializers._base import divided_by_degrees
 
 
 class Users(NamedTuple):

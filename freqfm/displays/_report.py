@@ -12,8 +12,7 @@ from freqfm._messages import cut, shown
 from freqfm._paths import check_path
 from freqfm.displays._common import rank_held_out
 from freqfm.metrics import ndcg_at_k, ranking_report, recall_at_k, stratified_ndcg_at_k
-from freqfm.metrics._hits import as_csr, check_item_counts, find_hits, strata
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._hits import as_csr, check_item_counts, find_hits, strata, top_k
 from freqfm.model_selection._holdout import last_step, transform
 
 _STYLE = """

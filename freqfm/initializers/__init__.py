@@ -2,8 +2,7 @@
 
 from freqfm._components import resolve
 from freqfm._messages import shown
-from freqfm.initializers._base import PRISM, Initializer, Normal, XavierUniform
-from freqfm.initializers._spectral import Spectral
+from freqfm.initializers._base import PRISM, Initializer, Normal, Spectral, XavierUniform
 
 __all__ = ["INITIALIZERS", "PRISM", "Initializer", "Normal", "Spectral", "XavierUniform"]
 

@@ -14,9 +14,8 @@ name              class                          state per token, d = n_componen
 ================= ============================== ==================================
 """
 
-from freqfm.optimizers._adaptive import Adagrad, Adam, RowwiseAdagrad
 from freqfm.optimizers._base import Optimizer, OptimizerState
-from freqfm.optimizers._frequency import CFSGD, FASGD, SGD
+from freqfm.optimizers._frequency import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 
 __all__ = [
     "CFSGD",

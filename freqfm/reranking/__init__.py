@@ -4,8 +4,7 @@ The functions take ``(items, scores)`` of ``recommend``, with more items than ar
 fewer in another order. They need no model, and take the results of any other library.
 """
 
-from freqfm.reranking._calibration import calibrate
-from freqfm.reranking._diversity import diversify
 from freqfm.reranking._lists import boost, limit_per_group
+from freqfm.reranking._objectives import calibrate, diversify
 
 __all__ = ["boost", "calibrate", "diversify", "limit_per_group"]

@@ -36,9 +36,8 @@ from functools import partial
 
 from freqfm.formulas.sampling_laws import Proposal
 from freqfm.samplers._base import QuerySampler, Sampler, proposal_of
+from freqfm.samplers._by_query import MIDX, PRIS, Kernel
 from freqfm.samplers._hard import AOBPR, DNS, SelfAdversarial
-from freqfm.samplers._kernel import Kernel
-from freqfm.samplers._midx import MIDX, PRIS
 from freqfm.samplers._static import Full, InBatch, Popularity, Uniform
 
 __all__ = [

@@ -4,9 +4,15 @@ A strategy fills one array with two inverse temperatures for each user, and upda
 epoch.
 """
 
-from freqfm.temperatures._adaptive import AdapTau, AdapTau0, DensityTemperature
+from freqfm.temperatures._adaptive import (
+    AdapTau,
+    AdapTau0,
+    CuTau,
+    DensityTemperature,
+    LearnedTemperature,
+    LearnedUserTemperature,
+)
 from freqfm.temperatures._base import FixedTemperature, Snapshot, Temperature
-from freqfm.temperatures._learned import CuTau, LearnedTemperature, LearnedUserTemperature
 
 __all__ = [
     "TEMPERATURES",

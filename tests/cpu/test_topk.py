@@ -21,7 +21,7 @@ from freqfm.backends.cpu.topk import (
     rank_items,
 )
 from freqfm.formulas.selection import item_of, number_of, score_of
-from freqfm.metrics import _ranking
+from freqfm.metrics import _hits as _ranking
 
 
 def top_k(queries, items, k, **options):

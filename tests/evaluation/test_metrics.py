@@ -133,7 +133,7 @@ def random_rankings(seed, n_users=40, n_items=30, n_ranked=12):
 @pytest.mark.parametrize("at_once", [1, 17, 1 << 20])
 @pytest.mark.parametrize("k", [1, 5, 12])
 def test_equal_the_reference(monkeypatch, k, at_once):
-    monkeypatch.setattr(metrics._hits, "_USERS_AT_ONCE", at_once)
+    monkeypatch.setattr(metrics._hits, "_RANKINGS_AT_ONCE", at_once)
     relevant, ranked = random_rankings(k)
     reference = [
         reference_metrics(set(np.flatnonzero(r)), row.tolist(), k)
@@ -448,7 +448,7 @@ def with_stored_zeros(matrix):
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array, with_stored_zeros])
 def test_diversity_is_the_mean_over_pairs(kind, monkeypatch):
-    monkeypatch.setattr(metrics._lists, "_USERS_AT_ONCE", 2)
+    monkeypatch.setattr(metrics._hits, "_USERS_AT_ONCE", 2)
     vectors = np.random.default_rng(0).normal(size=(7, 3))
     vectors[6] = 0
     units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)

@@ -263,8 +263,8 @@ def test_dislikes_are_no_part_of_what_users_had(lists):
 def test_large_inputs_are_cut_into_parts(lists, monkeypatch):
     counts, X = category_matrix()[0], history()
     expected = calibrate(*lists, counts, X, 0.5, 8), miscalibration_at_k(lists[0], counts, X)
-    monkeypatch.setattr("freqfm.reranking._calibration._AT_ONCE", 100)
-    monkeypatch.setattr("freqfm.metrics._ranking._SHARES_AT_ONCE", 12)
+    monkeypatch.setattr("freqfm.reranking._objectives._AT_ONCE", 100)
+    monkeypatch.setattr("freqfm.metrics._hits._SHARES_AT_ONCE", 12)
     assert_array_equal(calibrate(*lists, counts, X, 0.5, 8)[0], expected[0][0])
     assert_allclose(miscalibration_at_k(lists[0], counts, X), expected[1])
 

@@ -19,7 +19,7 @@ from scipy import sparse
 from sklearn.model_selection import cross_val_score
 
 from freqfm import InteractionRecommender
-from freqfm._input import times as times_module
+from freqfm._input import ids as times_module
 from freqfm._input.interactions import InteractionTable
 from freqfm.model_selection import GlobalTimeSplit, LeaveLastOut, WarmStartKFold
 

@@ -25,7 +25,7 @@ from freqfm.backends.cpu.team import Team
 from freqfm.backends.cpu.topk import TILE_ITEMS
 from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k
-from freqfm.metrics._ranking import ascending, top_k
+from freqfm.metrics._hits import ascending, top_k
 from freqfm.model_selection import make_ranking_scorer
 
 MODELS = {

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from freqfm import ALSRecommender, InteractionRecommender, MFRecommender
 from freqfm.estimators.recommenders import index
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._hits import top_k
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*that fit has not seen")
 

@@ -41,8 +41,8 @@ from freqfm.metrics._hits import as_csr
 from freqfm.model_selection import holdout_by_content
 from freqfm.model_selection._holdout import last_step, transform
 from freqfm.model_selection._scorer import warn_of_seen
-from freqfm.reranking._diversity import choose
 from freqfm.reranking._lists import relevances
+from freqfm.reranking._objectives import choose
 
 # Candidates from which diverse items are chosen at a time.
 _PLACES = 1 << 20

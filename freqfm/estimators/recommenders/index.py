@@ -20,8 +20,7 @@ from freqfm._input.validation import (
     validate_ids,
 )
 from freqfm.backends.base import Candidates, Histories, ItemLists
-from freqfm.metrics._hits import as_csr
-from freqfm.metrics._ranking import ascending, top_k
+from freqfm.metrics._hits import as_csr, ascending, top_k
 
 # Pairs whose vectors are gathered at a time: those of all pairs may be many times the model.
 _PAIRS = 1 << 14
@@ -217,7 +216,7 @@ def sparse_top_k(
 ):
     """Find the ``k`` items with the largest positive scores for every query.
 
-    Like ``metrics._ranking.top_k``, which describes arguments and results, for sparse queries and
+    Like ``metrics._hits.top_k``, which describes arguments and results, for sparse queries and
     items. ``report``, if there is one, is called with the number of queries that are done, now and
     then.
     """

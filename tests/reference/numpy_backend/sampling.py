@@ -6,7 +6,9 @@ import numpy as np
 from scipy.special import logsumexp
 
 from freqfm.formulas import cells, sampling_laws
-from freqfm.samplers import _hard, _kernel, _midx
+from freqfm.samplers import _by_query as _kernel
+from freqfm.samplers import _by_query as _midx
+from freqfm.samplers import _hard
 
 from .streams import bits, hashes, uniform
 
