@@ -28,8 +28,8 @@ class OwnConstraints:
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
-        of_bases = (vars(base).get("_parameter_constraints", {}) for base in reversed(cls.__mro__))
-        cls._parameter_constraints = functools.reduce(operator.or_, of_bases)
+        inherited = (vars(base).get("_parameter_constraints", {}) for base in reversed(cls.__mro__))
+        cls._parameter_constraints = functools.reduce(operator.or_, inherited)
 
 
 class Component(BaseEstimator, ABC):
@@ -167,14 +167,14 @@ def refuse_ignored(axis, component, base):
         names the class and the attribute.
     """
     cls, shipped = type(component), shipped_class(component)
-    of_base = shipped is base
-    if cls is shipped and not of_base and vars(component).keys() <= component.get_params().keys():
+    is_direct = shipped is base
+    if cls is shipped and not is_direct and vars(component).keys() <= component.get_params().keys():
         # The user has set only the values of parameters.
         return
     _check_formulas(
-        axis, component, component._required or (component._formulas if of_base else ())
+        axis, component, component._required or (component._formulas if is_direct else ())
     )
-    if component._compiled and of_base and not component._formulas:
+    if component._compiled and is_direct and not component._formulas:
         raise TypeError(
             f"{axis} is a {cls.__name__}, which derives from {base.__name__} itself, and its "
             f"formula would be ignored: {IGNORED}. Derive from one of these."

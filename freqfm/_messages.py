@@ -82,7 +82,9 @@ def warn_user(message, category=UserWarning):
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _INNER:
         frame, level = frame.f_back, level + 1
     key = message, category, frame.f_lineno
-    actions = tuple(action for action, _, of, *_ in warnings.filters if issubclass(category, of))
+    actions = tuple(
+        action for action, _, kind, *_ in warnings.filters if issubclass(category, kind)
+    )
     shown = frame.f_code.co_filename, key, actions
     if shown in _shown:
         return

@@ -179,11 +179,11 @@ def _check_backbone(backbone, tables, shape):
     rows = [np.unique(np.linspace(0, n - 1, 16).astype(np.int64)) for n in shape]
     *vectors, context = backbone.forward(tables, *rows)
     generator = np.random.default_rng(0)
-    weights = [generator.standard_normal(of.shape).astype(np.float32) for of in vectors]
+    weights = [generator.standard_normal(table.shape).astype(np.float32) for table in vectors]
 
     def total():
         pairs = zip(backbone.forward(tables, *rows)[:2], weights, strict=True)
-        return sum(np.sum(of * weight, dtype=np.float64) for of, weight in pairs)
+        return sum(np.sum(table * weight, dtype=np.float64) for table, weight in pairs)
 
     found = backbone.backward(tables, context, *weights)
     # The next call may overwrite its results.
@@ -194,7 +194,7 @@ def _check_backbone(backbone, tables, shape):
 
 def _compared(term, batch):
     """Return the value of a term and its gradients, which are compared with differences."""
-    vectors, stream = [of.astype(np.float64) for of in batch.both_vectors], batch.generator
+    vectors, stream = [table.astype(np.float64) for table in batch.both_vectors], batch.generator
     before = stream.bit_generator.state
     moved = batch._replace(user_vectors=vectors[0], item_vectors=vectors[1])
 
@@ -202,10 +202,10 @@ def _compared(term, batch):
         stream.bit_generator.state = before
         return term.value_and_gradients(batch)
 
-    for side, of, gradient in zip(("users", "items"), vectors, call()[1:], strict=True):
+    for side, table, gradient in zip(("users", "items"), vectors, call()[1:], strict=True):
         what = f"value_and_gradients of {type(term).__name__} returns gradients of {side}"
-        gradient = np.zeros_like(of) if gradient is None else gradient
-        _compare(what, lambda: call()[0], of, np.arange(len(of)), gradient)
+        gradient = np.zeros_like(table) if gradient is None else gradient
+        _compare(what, lambda: call()[0], table, np.arange(len(table)), gradient)
     return call(batch)
 
 

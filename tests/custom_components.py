@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from freqfm.formulas.sampling_laws import dot_with_row, find_in_sums, random_number
+from freqfm.formulas.proposals import dot_with_row, find_in_sums, random_number
 from freqfm.losses import Loss, PairwiseLoss
 from freqfm.optimizers import FASGD, Optimizer
 from freqfm.samplers import QuerySampler

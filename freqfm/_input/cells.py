@@ -48,7 +48,7 @@ def read_cells(X, name="X", nan=None):
     refuse_unread(X)
     names, columns = _open(X, name)
     cells = []
-    for of_column, column in zip(names, columns, strict=True):
+    for column_name, column in zip(names, columns, strict=True):
         try:
             values = _values(column)
             dtype = dtype_of(column)
@@ -57,7 +57,7 @@ def read_cells(X, name="X", nan=None):
             cells.append(values if plain else [_cell(value, nan) for value in values])
         except (ArithmeticError, ValueError) as error:
             raise ValueError(
-                f"column {shown(of_column)} of {name} holds what Python's types cannot "
+                f"column {shown(column_name)} of {name} holds what Python's types cannot "
                 f"({cut(error)}); dates must be in the years 1 to 9999, and times in whole "
                 f"microseconds: round them, or convert them to strings."
             ) from None
@@ -85,15 +85,15 @@ def _values(column):
         dtype = column.type
     if getattr(dtype, "tz", None) is not None and hasattr(column, "dt"):
         # Not one by one, as pandas makes an object of each time with a zone.
-        return _in_utc(_of_numpy(column.dt.tz_convert(None).to_numpy()))
+        return _in_utc(_numpy_cells(column.dt.tz_convert(None).to_numpy()))
     if hasattr(column, "to_pylist"):
-        return _of_arrow(column, dtype)
+        return _arrow_cells(column, dtype)
     if hasattr(column, "to_physical"):
-        return _of_polars(column)
-    return _of_numpy(np.asarray(column)) if isinstance(dtype, np.dtype) else column.tolist()
+        return _polars_cells(column)
+    return _numpy_cells(np.asarray(column)) if isinstance(dtype, np.dtype) else column.tolist()
 
 
-def _of_arrow(column, dtype):
+def _arrow_cells(column, dtype):
     import pyarrow
 
     if pyarrow.types.is_dictionary(dtype):
@@ -115,7 +115,7 @@ def _in_utc(times):
     return list(map(zoned.__getitem__, times))
 
 
-def _of_polars(column):
+def _polars_cells(column):
     inner = column
     while hasattr(inner.dtype, "inner"):
         inner = inner.explode()
@@ -131,7 +131,7 @@ def _of_polars(column):
     return column.to_list()
 
 
-def _of_numpy(array):
+def _numpy_cells(array):
     """Return an array, or a number or date of NumPy, as Python objects."""
     if array.dtype.kind in "mM":
         # Python has no nanoseconds; NumPy makes integers of them.
@@ -155,7 +155,7 @@ def _cell(value, nan=None):
     if type(value) is datetime:
         return _moment(value)
     if isinstance(value, (np.ndarray, np.generic)):
-        value = _of_numpy(value)
+        value = _numpy_cells(value)
     if type(value) in _PLAIN:
         return value
     if is_missing(value):

@@ -327,7 +327,7 @@ def number_ids(name, *tables):
     kept = as_ids([one for one, kept in zip(ids, there, strict=True) if kept], name)
     known, codes[there] = unique_codes(kept, name)
     parts = np.split(codes, np.cumsum([table.size for table in found])[:-1])
-    return [part.reshape(of.shape) for part, of in zip(parts, found, strict=True)], known
+    return [part.reshape(table.shape) for part, table in zip(parts, found, strict=True)], known
 
 
 def codes_of(name, items, n_items, item_ids=None):

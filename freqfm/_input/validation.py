@@ -554,10 +554,10 @@ def as_kernel_input(array, dtype=np.float32):
     would take longer than a prediction.
     """
     array = np.require(array, dtype, ["C", "A"])
-    return array if array.flags.writeable else np.asarray(_PassedOff(array))
+    return array if array.flags.writeable else np.asarray(_ClaimedWritable(array))
 
 
-class _PassedOff:
+class _ClaimedWritable:
     """A read-only array whose interface claims that it can be written."""
 
     def __init__(self, array):

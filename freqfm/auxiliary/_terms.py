@@ -52,8 +52,8 @@ def info_nce(queries, keys, own, temperature):
         by_units[rows] = shares @ key_units
         by_keys += shares.T @ units[rows]
     gradients = (
-        _through_normalisation(*of)
-        for of in ((by_units, units, lengths), (by_keys, key_units, key_lengths))
+        _through_normalisation(*side)
+        for side in ((by_units, units, lengths), (by_keys, key_units, key_lengths))
     )
     return total / len(queries), *gradients
 
@@ -73,8 +73,8 @@ def info_nce_of_views(batch, users, items, weight, temperature):
     for views, rows, gradient in zip((users, items), places, gradients, strict=True):
         value, *found = info_nce(*views[:, rows], np.arange(len(rows)), temperature)
         total += weight * value
-        for of_view, by_rows in zip(gradient, found, strict=True):
-            of_view[rows] = weight * by_rows
+        for view_gradient, by_rows in zip(gradient, found, strict=True):
+            view_gradient[rows] = weight * by_rows
     return total, *gradients
 
 
@@ -217,9 +217,9 @@ class SimGCL(AuxiliaryTerm):
 
     def value_and_gradients(self, batch):
         """Return the contrast of a batch, see :class:`AuxiliaryTerm`."""
-        users, items = (self._noisy(of, batch.generator) for of in batch.both_vectors)
+        users, items = (self._noisy(vectors, batch.generator) for vectors in batch.both_vectors)
         value, *by_views = info_nce_of_views(batch, users, items, self.weight, self.temperature)
-        return value, *(of_side.sum(axis=0) for of_side in by_views)
+        return value, *(side.sum(axis=0) for side in by_views)
 
     def _noisy(self, vectors, generator):
         """Return two views of vectors."""
@@ -331,13 +331,13 @@ class NCL(AuxiliaryTerm):
         places = np.arange(len(batch.users)), batch.positive_items
         total, gradients = 0.0, [np.zeros_like(vectors) for vectors in batch.both_vectors]
         for side, gradient in enumerate(gradients):
-            of_batch = batch.both_vectors[side][:, places[side]]
+            batch_views = batch.both_vectors[side][:, places[side]]
             prototypes = batch.state[side][0], batch.state[side][1][rows[side][places[side]]]
-            value, gradient[:, places[side]] = self._of_side(of_batch, *prototypes)
+            value, gradient[:, places[side]] = self._side_value(batch_views, *prototypes)
             total += value
         return total, *gradients
 
-    def _of_side(self, views, prototypes, own):
+    def _side_value(self, views, prototypes, own):
         """Return the value of a side, and its gradients by views."""
         table, before, mean = views
         # The mean over k + 1 layers, and that over the k before.
@@ -441,7 +441,9 @@ class IPL(AuxiliaryTerm):
     def value_and_gradients(self, batch):
         """Return the tangent of the spread for a batch, see :class:`AuxiliaryTerm`."""
         pairs, weights = (batch.pair_users, batch.pair_items), batch.pair_weights
-        users, items = (of[rows] for of, rows in zip(batch.both_vectors, pairs, strict=True))
+        users, items = (
+            vectors[rows] for vectors, rows in zip(batch.both_vectors, pairs, strict=True)
+        )
         rates = _sigmoids(users, items)
         factors = self.weight * weights / weights.sum() * batch.state[batch.items[pairs[1]]]
         shape = len(batch.users), len(batch.items)
@@ -503,19 +505,19 @@ class ReSN(AuxiliaryTerm):
 
     def value_and_gradients(self, batch):
         """Return the term and its gradients for a batch, see :class:`AuxiliaryTerm`."""
-        users, items = (of.astype(np.float64) for of in batch.both_vectors)
-        of_users, of_items = users.T @ users, items.T @ items
-        lengths, axes = np.linalg.eigh(of_items)
+        users, items = (vectors.astype(np.float64) for vectors in batch.both_vectors)
+        user_moments, item_moments = users.T @ users, items.T @ items
+        lengths, axes = np.linalg.eigh(item_moments)
         root = axes * np.sqrt(np.maximum(lengths, 0))
-        squares, directions = np.linalg.eigh(root.T @ of_users @ root)
+        squares, directions = np.linalg.eigh(root.T @ user_moments @ root)
         square = max(squares[-1], 0.0)
         scale = self.weight / (len(users) * len(items))
         # V^T q, and s U^T p, of the first singular vectors p and q.
         by_users = root @ directions[:, -1]
-        by_items = of_users @ by_users
+        by_items = user_moments @ by_users
         slope = 2 * scale / square if square > 0 else 0.0
-        of_both = (
+        gradients = (
             2 * scale * np.outer(users @ by_users, by_users),
             slope * np.outer(items @ by_items, by_items),
         )
-        return scale * square, *of_both
+        return scale * square, *gradients

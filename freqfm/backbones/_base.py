@@ -287,14 +287,14 @@ def compute(backbone, tables, rows, width):
         raise ValueError(f"{call} must return vectors of users and of items, and a context.")
     *vectors, context = found
     sides = zip(vectors, ("users", "items"), rows, strict=True)
-    checked = (_numbers(call, side, values, (len(of), width)) for values, side, of in sides)
+    checked = (_numbers(call, side, values, (len(ids), width)) for values, side, ids in sides)
     return *checked, context
 
 
 def forward_all(backbone, tables, user_vectors, item_vectors):
     """Write the vectors of all users and items; return the context, see :func:`forward`."""
     vectors = user_vectors, item_vectors
-    return forward(backbone, tables, *(np.arange(len(of)) for of in vectors), *vectors)
+    return forward(backbone, tables, *(np.arange(len(table)) for table in vectors), *vectors)
 
 
 def backward(backbone, tables, context, user_gradients, item_gradients):

@@ -308,10 +308,10 @@ class _Part(NamedTuple):
         """Return the sums of rows of both tables, of which one may be None."""
         if self.features is None:
             return self.own[:, None] * identities[self.rows]
-        of_features = self.features @ vectors[self.columns]
+        feature_sums = self.features @ vectors[self.columns]
         if identities is None:
-            return of_features
-        return self.own[:, None] * identities[self.rows] + of_features
+            return feature_sums
+        return self.own[:, None] * identities[self.rows] + feature_sums
 
     def by_owner(self, gradients):
         """Return the gradients by the identities of the rows that have one."""
@@ -320,8 +320,8 @@ class _Part(NamedTuple):
 
     def column_sums(self, counts):
         """Return the sums of counts of the rows that have each column."""
-        of_entries = np.repeat(counts.astype(np.float64), self.n_features)
-        return np.bincount(self.features.indices, weights=of_entries, minlength=len(self.columns))
+        entry_counts = np.repeat(counts.astype(np.float64), self.n_features)
+        return np.bincount(self.features.indices, weights=entry_counts, minlength=len(self.columns))
 
 
 def _matrix(name, features, owner="Features", row=None):
@@ -546,7 +546,7 @@ class Context(Features):
         if side.features is not None:
             tables["user_features"] = take_rows(side.features, users)
         tables[TABLE] = context
-        parts = [with_one_index_type(of) for of in tables.values()]
+        parts = [with_one_index_type(table) for table in tables.values()]
         terms = canonical_csr(sparse.hstack(parts, format="csr"))
         return users.astype(np.int32), terms, list(tables)
 

@@ -167,8 +167,8 @@ class LightGCN(Backbone):
             gradient[rows] = found
         found = self._graph.mean(*gradients, int(self.n_layers))
         return {
-            name: (np.arange(len(of_rows)), of_rows)
-            for name, of_rows in zip(names, found, strict=True)
+            name: (np.arange(len(row_gradients)), row_gradients)
+            for name, row_gradients in zip(names, found, strict=True)
         }
 
 

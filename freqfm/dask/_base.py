@@ -153,7 +153,7 @@ class OnCluster:
             )
         names = found[0][1]
         known = names if reset else getattr(self, "feature_names_in_", None)
-        if any(not np.array_equal(of, known) for _, of in found):
+        if any(not np.array_equal(names, known) for _, names in found):
             raise ValueError("partitions of X have different column names; give all the same.")
         if reset:
             self.n_features_in_ = widths[0]
@@ -187,7 +187,9 @@ class OnCluster:
         check_is_fitted(self)
         parts = aligned_partitions({"X": X}, columns, n_axes)
         call, n_parts = dask.delayed(function), len(parts["X"])
-        of_parts = list(zip(*(of or [None] * n_parts for of in parts.values()), strict=True))
+        of_parts = list(
+            zip(*(column or [None] * n_parts for column in parts.values()), strict=True)
+        )
 
         def calls():
             model = self._sent()

@@ -264,7 +264,9 @@ class Cluster:
         call, options = dask.delayed(function, pure=False), {"allow_other_workers": True}
         futures = []
         for group, home in zip(groups, homes, strict=True):
-            columns = [None if of is None else [of[i] for i in group] for of in parts.values()]
+            columns = [
+                None if part is None else [part[i] for i in group] for part in parts.values()
+            ]
             delayed = call(int(group[0]), *columns)
             futures.append(self.client.compute(delayed, workers=[home], **options))
         return futures

@@ -38,7 +38,7 @@ class ShardedFM(OnCluster):
         described = cluster.submit_each(_shards.describe, raw, homes, self._of_classes)
         facts = cluster.gather(described)
         filled = _filled(facts)
-        raw, homes = ([of[i] for i in filled] for of in (raw, homes))
+        raw, homes = ([futures[i] for i in filled] for futures in (raw, homes))
         if reset:
             self._seed = draw_seed(self.random_state)
         shards = self._checked_shards(cluster, raw, homes, facts, reset)
@@ -90,8 +90,8 @@ class ShardedFM(OnCluster):
         homes = rows.homes[: len(groups)]
         raw = rows.cluster.collected(_shards.collect, parts, groups, homes)
         validated = [
-            rows.cluster.submit(_shards.Shard.validated_on, shard, of, on=home)
-            for shard, of, home in zip(rows.shards, raw, homes, strict=False)
+            rows.cluster.submit(_shards.Shard.validated_on, shard, validation, on=home)
+            for shard, validation, home in zip(rows.shards, raw, homes, strict=False)
         ]
         shards = [*validated, *rows.shards[len(validated) :]]
         facts = rows._replace(shards=shards).of_shards(_shards.Shard.facts)

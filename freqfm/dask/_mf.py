@@ -491,7 +491,7 @@ class MFRecommender(OnCluster, mf.MFRecommender):
         if not filled:
             raise ValueError("X has no rows in any of its partitions.")
         self._take_features([facts[i][1:] for i in filled], reset)
-        users, homes = ([of[i] for i in filled] for of in (users, homes))
+        users, homes = ([futures[i] for i in filled] for futures in (users, homes))
         matrices = cluster.submit_each(attrgetter("X"), users, homes)
         self._interactions = ShardedInteractions.of(cluster, matrices, homes)
         refuse_empty(self._interactions)

@@ -171,7 +171,9 @@ class Shard:
     def facts(self):
         """Return the numbers of rows of each fold, trained on and held out."""
         found = self.folds
-        return [(of.n_trained, of.held_out[0].shape[0] if of.held_out else 0) for of in found]
+        return [
+            (fold.n_trained, fold.held_out[0].shape[0] if fold.held_out else 0) for fold in found
+        ]
 
     def features(self):
         """Return the number of features, and their names and what carries their fields or None."""
@@ -475,15 +477,15 @@ class Layout:
         total : float
             The count of rows that every sample has.
         """
-        found = [np.array([total]) if of is None else by_token[of] for of in self.tokens]
+        found = [np.array([total]) if token is None else by_token[token] for token in self.tokens]
         return [np.asarray(counts, dtype=np.float32) for counts in found]
 
     def piece(self, number, n_pieces, counts=(), losses=()):
         """Return a copy of one of several equal pieces of the tables; the first has the losses."""
         tables = [table.rows[:, _part(table.rows, 1, number, n_pieces)] for table in self.tables]
-        counts = [of[_part(of, 0, number, n_pieces)] for of in counts]
+        counts = [count[_part(count, 0, number, n_pieces)] for count in counts]
         losses = [] if number else list(losses)
-        return Piece([rows.copy() for rows in tables], [of.copy() for of in counts], losses)
+        return Piece([rows.copy() for rows in tables], [count.copy() for count in counts], losses)
 
     def assign(self, pieces):
         """Write pieces, all of them in order, into the tables."""

@@ -80,7 +80,7 @@ def read_rows(path, format):
     while some := list(islice(lines, _AT_ONCE)):
         rows = at_once(some)
         if rows is None:
-            found = ((n, *row) for n, of_line in parsed(path, some, parse) for row in of_line)
+            found = ((n, *row) for n, entries in parsed(path, some, parse) for row in entries)
             rows = np.fromiter(found, _ROW)
         parts.append(rows)
     return np.concatenate(parts)

@@ -252,11 +252,11 @@ def _check_categories(j, values, known):
         raise ValueError(f"Field {j} of X holds inf at row {row}; give finite numbers.")
     if len(types) == 1 and datetime not in types:
         return
-    of_kinds = {}
+    by_kind = {}
     for value in itertools.filterfalse(_is_missing, distinct):
-        of_kinds.setdefault(_kind(value), value)
-    if len(of_kinds) > 1:
-        first, other, *_ = of_kinds.values()
+        by_kind.setdefault(_kind(value), value)
+    if len(by_kind) > 1:
+        first, other, *_ = by_kind.values()
         raise TypeError(
             f"Field {j} of X holds {shown(other)} beside {shown(first)}; these would be two "
             f"categories, even if they mean the same. Convert the field to one type, for instance "

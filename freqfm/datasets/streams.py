@@ -553,11 +553,11 @@ class RowStream:
 
     def _report(self, n_rows, seconds):
         rate = n_rows / max(seconds, 1e-9)
-        of, left = "", ""
+        total, left = "", ""
         if self.n_rows:
-            of = f" of {self.n_rows:,}"
+            total = f" of {self.n_rows:,}"
             left = f", {max(0, self.n_rows - n_rows) / rate:.0f} s left"
-        print(f"{n_rows:,}{of} rows, {rate:,.0f} rows/s, {seconds:.0f} s{left}")
+        print(f"{n_rows:,}{total} rows, {rate:,.0f} rows/s, {seconds:.0f} s{left}")
 
 
 def _chunk_size(options):

@@ -409,7 +409,7 @@ class InteractionStrengthsDisplay:
         options = {"feature_names": feature_names, "n_pairs": n_pairs}
         fields = make_pipeline(*transformers) if transformers else None
         found = model.interaction_strengths(X, fields=fields, **options)
-        strengths = _of_class(found.strengths, class_index)
+        strengths = _strengths_of_class(found.strengths, class_index)
         return cls(found.names, strengths, found.get("share")).plot(ax=ax, **kwargs)
 
     def plot(self, ax=None, **kwargs):
@@ -443,7 +443,7 @@ class InteractionStrengthsDisplay:
         return self
 
 
-def _of_class(strengths, class_index):
+def _strengths_of_class(strengths, class_index):
     """Return one strength per pair."""
     if strengths.ndim == 1:
         if class_index is not None:

@@ -133,17 +133,17 @@ class RankingReport:
             one: ranking_report(relevant, found, item_counts=item_counts, item_vectors=item_vectors)
             for one, found in {name: hits.ranked, "most popular": popular}.items()
         }
-        ndcg, of_popular = (
+        ndcg, popular_ndcg = (
             ndcg_at_k(relevant, found, average=False) for found in (hits.ranked, popular)
         )
-        values = {name: ndcg, "most popular": of_popular, "difference": ndcg - of_popular}
+        values = {name: ndcg, "most popular": popular_ndcg, "difference": ndcg - popular_ndcg}
         self.n_users = int(np.isfinite(ndcg).sum())
         self.ndcg_intervals = {one: _interval(value) for one, value in values.items()}
         parts = stratified_ndcg_at_k(relevant, ranked, item_counts)
         stratum = strata(item_counts, (0.05, 0.2), hits)
         self.by_popularity = _by_popularity(relevant, hits.ranked, item_counts, stratum, parts)
         recall = recall_at_k(relevant, hits.ranked, average=False)
-        by_user = {"ndcg": ndcg, "recall": recall, "ndcg_popular": of_popular}
+        by_user = {"ndcg": ndcg, "recall": recall, "ndcg_popular": popular_ndcg}
         self.by_history = _by_history(by_user, np.diff(history.indptr))
         n_examples = check_count("n_examples", n_examples) if n_examples else 0
         self.examples = _examples(relevant, hits.ranked, history, ndcg, n_examples)

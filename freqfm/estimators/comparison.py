@@ -69,7 +69,7 @@ class ComparedData:
             raise TypeError(f"it is a {type(X).__name__}; give a table in memory.")
         cv = cv if hasattr(cv, "split") else None  # numbers of NumPy have an item, too
         options = {role: getattr(cv, role) for role in ("user", "item") if hasattr(cv, role)}
-        readers = [of for _, of in members if isinstance(of, InteractionRecommender)]
+        readers = [member for _, member in members if isinstance(member, InteractionRecommender)]
         if readers:
             options = {name: getattr(readers[0], name) for name in _READ_BY}
         reader, shape = InteractionRecommender(**options), getattr(X, "shape", ())
@@ -108,8 +108,8 @@ class ComparedData:
 
     def wrapped(self, member):
         """Return the recommender that is fitted to the parts."""
-        of_matrices = hasattr(member, "recommend") and not hasattr(member, "_find_held_out")
-        if self._reader is None or not of_matrices:
+        takes_matrices = hasattr(member, "recommend") and not hasattr(member, "_find_held_out")
+        if self._reader is None or not takes_matrices:
             return member
         return clone(self._reader).set_params(estimator=member)
 
@@ -217,7 +217,9 @@ class RecommenderComparison:
         head = [*self.rows_[0].scores, "difference to the best", "fit, s", "request, ms", "MB"]
         lines = [["", *head]]
         for row in self.rows_:
-            cells = [cut(row.error)] if row.error else [f"{of:.4f}" for of in row.scores.values()]
+            cells = (
+                [cut(row.error)] if row.error else [f"{score:.4f}" for score in row.scores.values()]
+            )
             if not row.error:
                 low, high = row.interval
                 cells += [f"{low:+.4f} to {high:+.4f}" if low or high else ""]
@@ -465,14 +467,16 @@ def _tested(row, data, train, test, scorers):
 def _add_intervals(rows, users, generator):
     """Set the intervals of the differences to the first row, by samples of users."""
     known, codes = np.unique(np.concatenate(users), return_inverse=True)
-    codes, n = np.split(codes, np.cumsum([len(of) for of in users])[:-1]), len(known)
-    values = [np.transpose(of) for of in zip(*(row.pop("per_user") for row in rows), strict=True)]
+    codes, n = np.split(codes, np.cumsum([len(ids) for ids in users])[:-1]), len(known)
+    values = [
+        np.transpose(scores) for scores in zip(*(row.pop("per_user") for row in rows), strict=True)
+    ]
     n_samples = int(np.clip(_SAMPLED_USERS / n, _LEAST_SAMPLES, _MOST_SAMPLES))
     means = np.zeros((n_samples, len(rows)))
     for mean in means:
         drawn = np.bincount(generator.integers(n, size=n), minlength=n)
-        for at, of in zip(codes, values, strict=True):
-            mean += drawn[at] @ of / max(1, drawn[at].sum()) / len(values)
+        for at, scores in zip(codes, values, strict=True):
+            mean += drawn[at] @ scores / max(1, drawn[at].sum()) / len(values)
     bounds = np.quantile(means - means[:, :1], [0.025, 0.975], axis=0)
     for row, interval in zip(rows, bounds.T.tolist(), strict=True):
         row.interval = tuple(interval)

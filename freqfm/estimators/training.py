@@ -567,7 +567,7 @@ class FitCallbacks:
         self._context = self._epoch = self._task = None
         if callbacks and hasattr(estimator, "_init_callback_context"):
             data = data() if callable(data) else data
-            self._data = {name: for_users(of) for name, of in data.items()} | {"metadata": None}
+            self._data = {name: for_users(rows) for name, rows in data.items()} | {"metadata": None}
             self._context = estimator._init_callback_context(max_subtasks=n_epochs)
             self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
 

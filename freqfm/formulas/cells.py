@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
-from freqfm.formulas.sampling_laws import (
+from freqfm.formulas.proposals import (
     dot_with_row,
     find_in_sums,
     is_alias,

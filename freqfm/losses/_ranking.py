@@ -59,7 +59,7 @@ class RankingLoss(Component):
         "fold_in_pairwise",
         "fold_in_inverse_temperatures",
     )
-    #: Of a ``VectorLoss``: how many of the last numbers of a vector are no coordinates.
+    #: Of a ``VectorLoss``: how many of the last components of a vector are biases.
     n_parts = 0
 
     #: Name under which backends find the kernel, for instance "softmax".
@@ -84,8 +84,8 @@ class RankingLoss(Component):
     #: A positive of an item that n users have has the weight n / (n + shrinkage): the vector of an
     #: item with few users is largely determined by these users, with whom it is compared.
     shrinkage = 0.0
-    #: Bound of the total movement of a weight by Adam in a fit; determines its learning rate.
-    travel = 24.0
+    #: Bound of the length of the path of a weight in a fit by Adam; determines its learning rate.
+    path_length = 24.0
     #: Whether Adam's default learning rate falls during a fit.
     rate_falls = False
     #: Dropout rate of users' vectors, and the number of interactions from which it is 0.
@@ -620,7 +620,7 @@ class _Alignment(RankingLoss):
     has_temperature = False
     block = 1
     # Rankings are by dot products, and lengths follow popularity only after larger steps.
-    travel = 240.0
+    path_length = 240.0
     # Steps of at most 0.01 do not get as far in fewer.
     max_iter = 100
     margins = False

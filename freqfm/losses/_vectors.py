@@ -23,10 +23,10 @@ class VectorLoss(RankingLoss):
     backbones. Each positive has ``n_negatives`` negatives, drawn uniformly
     or by a class derived from :class:`~freqfm.samplers.Uniform`.
 
-    The last ``n_parts`` numbers of a vector are parts of the user or of the item alone, such as a
-    bias, rather than coordinates. Users are folded in by their coordinates alone, with zeros as
-    parts, and similar items are those with similar coordinates. Rankings are by dot products of
-    what ``ranked`` makes of the vectors.
+    The last ``n_parts`` components of a vector are biases: they belong to the user or to the item
+    alone, and dot products leave them out. Users are folded in by the other components, with biases
+    of zero, and similar items are those with similar other components. Rankings are by dot products
+    of what ``ranked`` makes of the vectors.
 
     Examples
     --------
@@ -40,19 +40,19 @@ class VectorLoss(RankingLoss):
     ...     n_parts = 1
     ...
     ...     def value_and_gradients(self, batch):
-    ...         of_negatives = batch.pair_users[batch.negative_pairs], batch.negative_items
-    ...         users, items = np.hstack([(batch.pair_users, batch.pair_items), of_negatives])
+    ...         negatives = batch.pair_users[batch.negative_pairs], batch.negative_items
+    ...         users, items = np.hstack([(batch.pair_users, batch.pair_items), negatives])
     ...         is_positive = np.arange(len(users)) < len(batch.pair_users)
     ...         u, i = batch.user_vectors[users], batch.item_vectors[items]
     ...         scores = (u[:, :-1] * i[:, :-1]).sum(axis=1) + i[:, -1]
     ...         value = np.logaddexp(0, np.where(is_positive, -scores, scores)).sum()
     ...         slopes = 1 / (1 + np.exp(-scores)) - is_positive
-    ...         of_users, of_items = map(np.zeros_like, batch.both_vectors)
-    ...         np.add.at(of_users[:, :-1], users, slopes[:, None] * i[:, :-1])
-    ...         np.add.at(of_items[:, :-1], items, slopes[:, None] * u[:, :-1])
-    ...         np.add.at(of_items[:, -1], items, slopes)
+    ...         by_user, by_item = map(np.zeros_like, batch.both_vectors)
+    ...         np.add.at(by_user[:, :-1], users, slopes[:, None] * i[:, :-1])
+    ...         np.add.at(by_item[:, :-1], items, slopes[:, None] * u[:, :-1])
+    ...         np.add.at(by_item[:, -1], items, slopes)
     ...         n = len(batch.pair_users)
-    ...         return value / n, of_users / n, of_items / n
+    ...         return value / n, by_user / n, by_item / n
     ...
     ...     def ranked(self, side, vectors):
     ...         return vectors * np.append(np.ones(vectors.shape[1] - 1, dtype=np.float32), 0)
@@ -75,10 +75,10 @@ class VectorLoss(RankingLoss):
     fold_in_pairwise = True
     fold_in_inverse_temperatures = (1.0, 1.0)
     n_fold_in = 512
-    #: The ``PairwiseLoss`` of coordinates by which users are folded in.
+    #: The ``PairwiseLoss`` of dot products by which users are folded in.
     fold_in_loss = BPR()
     divergence_hint = "a larger weight_decay"
-    #: How many of the last numbers of a vector are no coordinates.
+    #: How many of the last components of a vector are biases, which dot products leave out.
     n_parts = 0
     #: As of auxiliary terms.
     needs_graph = False
@@ -123,7 +123,7 @@ class VectorLoss(RankingLoss):
         Returns
         -------
         vectors : ndarray of the same shape
-            Coordinates may be scaled, and parts be anything. The default leaves out parts.
+            Scaled, or with other biases. The default leaves out biases.
         """
         if not self.n_parts:
             return vectors
@@ -138,9 +138,9 @@ _LARGEST = -1e-12
 
 @njit
 def _cross_entropies(positive, negative):
-    of_positive, by_positive = log_loss(positive, np.float32(1))
-    of_negative, by_negative = log_loss(negative, np.float32(0))
-    return of_positive + of_negative, by_positive, by_negative
+    positive_loss, by_positive = log_loss(positive, np.float32(1))
+    negative_loss, by_negative = log_loss(negative, np.float32(0))
+    return positive_loss + negative_loss, by_positive, by_negative
 
 
 class _CrossEntropies(PairwiseLoss):
@@ -230,28 +230,30 @@ class MACR(VectorLoss):
         weights = np.concatenate([batch.pair_weights, batch.pair_weights[drawn_for]])
         weights = weights / batch.pair_weights.sum(dtype=np.float64)
         labels = np.arange(len(users)) < len(positives)
-        (u, n), (i, m) = ((of[:, :-1], of[:, -1].astype(np.float64)) for of in batch.both_vectors)
+        (u, n), (i, m) = (
+            (vectors[:, :-1], vectors[:, -1].astype(np.float64)) for vectors in batch.both_vectors
+        )
         logits = np.einsum("pd,pd->p", u[users], i[items]), m, n
         # Functions of a user or an item are computed once for all of its pairs.
         places = slice(None), items, users
-        logs = [-np.logaddexp(0, -of)[at] for of, at in zip(logits, places, strict=True)]
+        logs = [-np.logaddexp(0, -logit)[at] for logit, at in zip(logits, places, strict=True)]
         log_y = np.minimum(sum(logs), _LARGEST)
         log_rest = np.log(-np.expm1(log_y))
         value = -weights @ np.where(labels, log_y, log_rest)
         slope = weights * np.where(labels, -1, np.exp(log_y - log_rest))
         by_score, by_item, by_user = (
-            slope * expit(-of)[at] for of, at in zip(logits, places, strict=True)
+            slope * expit(-logit)[at] for logit, at in zip(logits, places, strict=True)
         )
-        for weight, of, at, log, by in (
+        for weight, logit, at, log, by in (
             (self.alpha, m, items, logs[1], by_item),
             (self.beta, n, users, logs[2], by_user),
         ):
-            value -= weight * (weights @ (log - ~labels * of[at]))
-            by += weight * weights * (expit(of)[at] - labels)
+            value -= weight * (weights @ (log - ~labels * logit[at]))
+            by += weight * weights * (expit(logit)[at] - labels)
         slopes = sparse.csr_array((by_score, (users, items)), shape=(len(u), len(i)))
-        of_users = np.column_stack([slopes @ i, np.bincount(users, by_user, len(u))])
-        of_items = np.column_stack([slopes.T @ u, np.bincount(items, by_item, len(i))])
-        return float(value), of_users, of_items
+        user_gradients = np.column_stack([slopes @ i, np.bincount(users, by_user, len(u))])
+        item_gradients = np.column_stack([slopes.T @ u, np.bincount(items, by_item, len(i))])
+        return float(value), user_gradients, item_gradients
 
     def ranked(self, side, vectors):
         """Return vectors whose dot products are the scores of rankings, see :class:`VectorLoss`."""

@@ -536,7 +536,7 @@ def normalized_entropy(
     if sample_weight is not None:
         sample_weight = _numbers("sample_weight", sample_weight)
     if y_proba.ndim == 2 and y_proba.shape[1] == 2:
-        y_proba = _of_larger(y_proba)
+        y_proba = _chance_of_larger(y_proba)
     if y_proba.ndim != 1:
         raise ValueError(
             f"y_proba must have the shape (n_samples,) or (n_samples, 2); got {y_proba.shape}."
@@ -573,7 +573,7 @@ def normalized_entropy(
     return float(np.average(losses, weights=weight) / entropy)
 
 
-def _of_larger(y_proba):
+def _chance_of_larger(y_proba):
     """Return the second column of the probabilities of two classes."""
     sums = _numbers("y_proba", y_proba).sum(axis=1)
     if not np.allclose(sums, 1, atol=1e-3):

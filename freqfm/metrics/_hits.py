@@ -233,7 +233,7 @@ def find_hits(relevant, ranked, k=None, disliked=False):
     return Hits(places, ranked, np.diff(relevant.indptr), n_items)
 
 
-def by_columns(relevant, ranked, **of_items):
+def by_columns(relevant, ranked, **item_arrays):
     """Return lists of ids as a matrix of held-out items and rankings of its columns.
 
     What is a matrix already is returned unchanged. ``of_items`` are arguments with a row for each
@@ -247,7 +247,7 @@ def by_columns(relevant, ranked, **of_items):
     """
     if not hold_ids(relevant):
         return relevant, ranked
-    given = [name for name, value in of_items.items() if value is not None]
+    given = [name for name, value in item_arrays.items() if value is not None]
     if given:
         raise ValueError(
             f"{given[0]} follows the columns of relevant, which holds lists of ids; give relevant "
@@ -442,28 +442,28 @@ def top_k(
     """
     queries, items = _as_matrix(queries), _as_matrix(items)
     n_threads = available_threads() if n_threads is None else n_threads
-    of_each = Candidates(np.zeros(len(queries) + 1, np.int64), np.zeros(0, np.int32))
+    excluded = Candidates(np.zeros(len(queries) + 1, np.int64), np.zeros(0, np.int32))
     if exclude is not None:
         exclude = canonical_csr(exclude)
-        of_each = Candidates(exclude.indptr, exclude.indices)
+        excluded = Candidates(exclude.indptr, exclude.indices)
     banned = np.zeros(0, np.int64)
     if exclude_for_all is not None:
         banned = ascending(exclude_for_all, len(items))
     if sparse.issparse(candidates):
         n_places = int(np.diff(candidates.indptr).max(initial=0))
         lists = Candidates(candidates.indptr, candidates.indices)
-        hidden = Exclusions(*of_each, banned.astype(np.int32))
+        hidden = Exclusions(*excluded, banned.astype(np.int32))
         best = backends.get("cpu").top_k_of_candidates(
             queries, items, min(k, n_places), lists, hidden, unit_columns, n_threads
         )
         return with_empty_places(*best, k)
     if candidates is None:
-        hidden = Exclusions(*of_each, banned.astype(np.int32))
+        hidden = Exclusions(*excluded, banned.astype(np.int32))
     else:
         candidates = ascending(candidates, len(items))
         if len(banned):
             candidates = np.setdiff1d(candidates, banned, assume_unique=True)
-        hidden = _hidden_candidates(candidates, of_each) if len(candidates) else None
+        hidden = _hidden_candidates(candidates, excluded) if len(candidates) else None
         items = _as_matrix(items[candidates])
     # There may be fewer items than places.
     n_kept = min(k, len(items))
@@ -770,7 +770,7 @@ def miscalibration_at_k(
     divergences = np.full(len(ranked), np.nan)
     step = max(1, _SHARES_AT_ONCE // shares.shape[1])
     for part in slices(len(ranked), step):
-        p, q = ((of[part] @ shares).toarray() for of in (history, lists))
+        p, q = ((matrix[part] @ shares).toarray() for matrix in (history, lists))
         p /= np.where(p.any(axis=1), p.sum(axis=1), 1)[:, np.newaxis]
         p_or_1, mixed = np.where(p > 0, p, 1), (1 - SMOOTHING) * q + SMOOTHING * p
         ratios = np.divide(p_or_1, mixed, out=np.ones_like(p), where=p > 0)

@@ -270,8 +270,8 @@ def holdout_by_content(
     filled = np.flatnonzero(np.diff(X.indptr))
     keys = hashes
     if len(filled):
-        of_rows = np.add.reduceat(hashes, X.indptr[filled])
-        keys = _mix(hashes ^ np.repeat(_mix(of_rows), np.diff(X.indptr)[filled]))
+        row_hashes = np.add.reduceat(hashes, X.indptr[filled])
+        keys = _mix(hashes ^ np.repeat(_mix(row_hashes), np.diff(X.indptr)[filled]))
     return source.parts(_choose(X, keys, check_fraction("fraction", fraction), 1))
 
 
@@ -396,13 +396,13 @@ def _choose(X, keys, fraction, min_history):
     # Part by part: a part takes about 50 bytes for each of its entries.
     step = max(1, _ENTRIES * len(lengths) // max(1, X.nnz))
     for part in slices(len(lengths), step):
-        of_rows, begin, end = lengths[part], X.indptr[part.start], X.indptr[part.stop]
-        rows = np.repeat(np.arange(len(of_rows), dtype=np.uint64), of_rows)
+        row_lengths, begin, end = lengths[part], X.indptr[part.start], X.indptr[part.stop]
+        rows = np.repeat(np.arange(len(row_lengths), dtype=np.uint64), row_lengths)
         # Sorting row and half a key as one number takes an eighth of the time of a lexsort. The
         # sort is stable: of equal halves the lower column comes first, wherever the row is.
         order = np.argsort(rows << _HALF | keys[begin:end] >> _HALF, kind="stable")
-        rank = np.arange(len(rows)) - np.repeat(np.cumsum(of_rows) - of_rows, of_rows)
-        chosen[begin:end][order] = rank < np.repeat(wanted[part], of_rows)
+        rank = np.arange(len(rows)) - np.repeat(np.cumsum(row_lengths) - row_lengths, row_lengths)
+        chosen[begin:end][order] = rank < np.repeat(wanted[part], row_lengths)
     return chosen
 
 

@@ -255,9 +255,9 @@ def _choose(items, relevances, shares, wanted, weight, chosen):
     """Write the places of the chosen candidates of some users."""
     n, width = items.shape
     # For each category of a candidate, unless its user has none of it: which, and its share.
-    of_items = np.maximum(items, 0).ravel()
-    lengths = np.diff(shares.indptr)[of_items]
-    entries = concatenated_ranges(shares.indptr[of_items].astype(np.int64), lengths)
+    flat_items = np.maximum(items, 0).ravel()
+    lengths = np.diff(shares.indptr)[flat_items]
+    entries = concatenated_ranges(shares.indptr[flat_items].astype(np.int64), lengths)
     candidate = np.repeat(np.arange(n * width), lengths)
     user, category, share = candidate // width, shares.indices[entries], shares.data[entries]
     is_wanted = wanted[user, category] > 0
@@ -270,7 +270,7 @@ def _choose(items, relevances, shares, wanted, weight, chosen):
     for place in range(chosen.shape[1]):
         # By how much the divergence is smaller with an item than with one of no category.
         so_far, added = (
-            (1 - SMOOTHING) / (place + 1) * of for of in (reached[user, category], share)
+            (1 - SMOOTHING) / (place + 1) * part for part in (reached[user, category], share)
         )
         gains = target * np.log((so_far + added + smooth) / (so_far + smooth))
         gains = np.bincount(candidate, gains, n * width).reshape(n, width)

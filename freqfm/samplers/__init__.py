@@ -34,7 +34,7 @@ name               cost for a query        memory, in bytes          distance fr
 
 from functools import partial
 
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.proposals import Proposal
 from freqfm.samplers._base import QuerySampler, Sampler, proposal_of
 from freqfm.samplers._by_query import MIDX, PRIS, Kernel
 from freqfm.samplers._hard import AOBPR, DNS, SelfAdversarial

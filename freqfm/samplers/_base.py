@@ -23,7 +23,7 @@ from freqfm._input.validation import (
 from freqfm._machine import single_threaded_blas
 from freqfm.backends.base import Stream
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.proposals import Proposal
 
 # Probabilities of this many pairs of a query and an item are computed at a time.
 _PAIRS = 1 << 24
@@ -245,7 +245,7 @@ class QuerySampler(Sampler):
         - ``prepare(proposal, query, numbers, sums)``, optional, is called once for each query.
 
         ``query`` is a vector of float32, ``key`` a uint64 that makes all random numbers of the
-        query, as ``freqfm.formulas.sampling_laws.random_number(key, index)``. ``numbers``, float32,
+        query, as ``freqfm.formulas.proposals.random_number(key, index)``. ``numbers``, float32,
         and ``sums``, float64, keep what ``prepare`` has computed; they are as long as the optional
         method ``scratch()`` says, which returns two integers.
         """
@@ -400,8 +400,8 @@ def alias_table(items, starts, weight, log_q):
     table = np.empty((len(items), 5), dtype=np.int32)
     table[:, 0], table[:, 1] = items, items[others]
     # Others are items of the same cell: near each other here, and scattered in ``log_q``.
-    bits, of_items = table.view(np.float32), log_q[items]
-    bits[:, 2], bits[:, 3], bits[:, 4] = thresholds, of_items, of_items[others]
+    bits, item_log_q = table.view(np.float32), log_q[items]
+    bits[:, 2], bits[:, 3], bits[:, 4] = thresholds, item_log_q, item_log_q[others]
     return table
 
 

@@ -13,13 +13,13 @@ from freqfm._dense import quantize, subspaces
 from freqfm._numba.jit import ONE, ZERO
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.formulas.cells import Cells, ExactSoftmax, draw_from_cells
-from freqfm.formulas.rng import random_bits
-from freqfm.formulas.sampling_laws import (
+from freqfm.formulas.proposals import (
     dot_with_row,
     find_in_sums,
     random_number,
     turn_into_weights,
 )
+from freqfm.formulas.rng import random_bits
 from freqfm.samplers._base import QuerySampler, alias_table
 
 # This many products of numbers are held at a time while the tree is built.

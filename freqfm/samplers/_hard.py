@@ -7,7 +7,7 @@ import numpy as np
 
 from freqfm._components import POSITIVE, POSITIVE_INTEGER
 from freqfm._numba.jit import ZERO
-from freqfm.formulas.sampling_laws import (
+from freqfm.formulas.proposals import (
     dot_with_row,
     find_in_sums,
     random_below,

@@ -4,7 +4,7 @@ import numpy as np
 
 from freqfm._components import NON_NEGATIVE
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.proposals import Proposal
 from freqfm.samplers._base import Sampler, proposal_of
 
 

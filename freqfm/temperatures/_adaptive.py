@@ -458,14 +458,14 @@ class CuTau(Temperature):
     def _gradient(self, weights, users, by_log_inverse):
         """Return the derivatives by the weights, given those by the log of 1 / tau of each user."""
         gradient = np.zeros_like(weights)
-        of_hidden, of_bias, of_output, of_constant = self._layers(gradient, users.shape[1])
+        by_hidden, by_bias, by_outputs, by_constant = self._layers(gradient, users.shape[1])
         output = self._layers(weights, users.shape[1])[2]
         for rows in slices(len(users), _USERS):
             _, layer = self._forward(weights, users[rows])
             by_output = by_log_inverse[rows]
             by_layer = by_output[:, None] * output * (1 - layer**2)
-            of_hidden += by_layer.T @ users[rows].astype(np.float64)
-            of_bias += by_layer.sum(axis=0)
-            of_output += by_output @ layer
-            of_constant += by_output.sum()
+            by_hidden += by_layer.T @ users[rows].astype(np.float64)
+            by_bias += by_layer.sum(axis=0)
+            by_outputs += by_output @ layer
+            by_constant += by_output.sum()
         return gradient

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from scipy.special import ndtri
 
 from freqfm._numba.jit import as_python
-from freqfm.formulas import losses, rng, sampling_laws, selection, steps
+from freqfm.formulas import losses, proposals, rng, selection, steps
 from freqfm.optimizers import SGD
 
 
@@ -26,7 +26,7 @@ def test_first_above(n, begin):
 
 @each("n", [1, 2, 63, 64, 65, 128, 130, 500])
 def test_the_first_sum_above_a_number(n):
-    find, generator = as_python(sampling_laws.find_in_sums), np.random.default_rng(n)
+    find, generator = as_python(proposals.find_in_sums), np.random.default_rng(n)
     sums = np.concatenate([[-5.0, -5.0], np.cumsum(generator.integers(0, 3, n)), [-5.0]])
     for at in np.arange(0, sums.max() + 1):
         # Beyond the last sum, by rounding, it is the last one.

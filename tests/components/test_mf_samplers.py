@@ -23,14 +23,14 @@ from freqfm._numba.jit import kernel, specialised
 from freqfm.backbones import LightGCN
 from freqfm.backends.cpu.ranking.family import DRAWS
 from freqfm.datasets import make_interactions
-from freqfm.formulas.rng import hash64, stream_key
-from freqfm.formulas.sampling_laws import (
+from freqfm.formulas.proposals import (
     draw_negatives,
     draws_from,
     formulas_of,
     log_q_of,
     prepare_query,
 )
+from freqfm.formulas.rng import hash64, stream_key
 from freqfm.losses import Softmax
 from freqfm.samplers import AOBPR, MIDX, PRIS, SAMPLERS, Kernel, QuerySampler, SelfAdversarial
 from freqfm.temperatures import AdapTau

@@ -14,8 +14,8 @@ from freqfm import FastVAERecommender, backends
 from freqfm._numba.jit import kernel, specialised
 from freqfm.backends.base import Stream
 from freqfm.datasets import make_interactions
+from freqfm.formulas.proposals import draws_from, formulas_of, log_q_of, prepare_query
 from freqfm.formulas.rng import key_of
-from freqfm.formulas.sampling_laws import draws_from, formulas_of, log_q_of, prepare_query
 from freqfm.samplers import (
     AOBPR,
     DNS,

@@ -48,7 +48,7 @@ def unit(rows):
 
 
 def coordinates(model, vectors):
-    """Return vectors in float64, with zeros in place of numbers that are no coordinates."""
+    """Return vectors in float64, with biases of zero."""
     vectors = np.array(vectors, np.float64)
     vectors[:, vectors.shape[1] - model._n_parts :] = 0
     return vectors
@@ -152,7 +152,7 @@ def test_no_step_raises_the_loss_much(monkeypatch):
 
 
 @pytest.mark.parametrize("pairwise", [None, BPR(), HingeOfPairs()])
-def test_pulls_and_push_are_the_gradient(pairwise):
+def test_gradient_parts_are_the_gradient(pairwise):
     rng = np.random.default_rng(1)
     others, vectors = unit(rng.normal(size=(9, 4))), unit(rng.normal(size=(5, 4)))
     user, shares = unit(rng.normal(size=(1, 4)))[0], rng.dirichlet(np.ones(5))
@@ -170,7 +170,7 @@ def test_pulls_and_push_are_the_gradient(pairwise):
     def value(user):
         return reference.mf.user_loss(user, vectors, shares, others, **terms)
 
-    pulls, push = loss.pulls_and_push(user, vectors, shares)
+    pulls, push = loss.gradient_parts(user, vectors, shares)
     (expected,) = reference.mf.gradients(value, user)
     assert_allclose(push - pulls @ vectors, expected, rtol=1e-6)
     # What dislikes add, by the loss of pairs or that of BPR.
@@ -191,7 +191,7 @@ def test_explanations_take_the_pulls_of_the_loss(model):
     shares = row.data.astype(np.float64) / row.data.sum()
     (user,) = coordinates(model, model.transform(row))
     terms["pairwise"] = model._pairwise_loss() if terms["pairwise"] else None
-    pulls, push = UserLoss(others, **terms).pulls_and_push(
+    pulls, push = UserLoss(others, **terms).gradient_parts(
         user / np.linalg.norm(user), items[row.indices], shares
     )
     scale = np.linalg.norm(user) / np.linalg.norm(pulls @ items[row.indices] - push)

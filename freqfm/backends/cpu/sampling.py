@@ -4,15 +4,15 @@ import numpy as np
 
 from freqfm._numba.jit import ONE, kernel
 from freqfm.backends.cpu.team import Member, Team, part
-from freqfm.formulas.rng import hash64, key_in_python, key_of, random_bits
-from freqfm.formulas.rng import standard_normal as _normal_of
-from freqfm.formulas.rng import uniform as _uniform_of
-from freqfm.formulas.sampling_laws import (
+from freqfm.formulas.proposals import (
     draw_negatives,
     draws_from,
     formulas_of,
     prepare_query,
 )
+from freqfm.formulas.rng import hash64, key_in_python, key_of, random_bits
+from freqfm.formulas.rng import standard_normal as _normal_of
+from freqfm.formulas.rng import uniform as _uniform_of
 
 
 @kernel

@@ -58,14 +58,14 @@ from freqfm.backends.cpu.vectors import (
 )
 from freqfm.formulas.codes import CATCH_UP_NONE
 from freqfm.formulas.losses import softmax_with_positive
-from freqfm.formulas.rng import hash64, key_of
-from freqfm.formulas.sampling_laws import (
+from freqfm.formulas.proposals import (
     draw_negatives,
     draws_from,
     formulas_of,
     log_q_of,
     prepare_query,
 )
+from freqfm.formulas.rng import hash64, key_of
 from freqfm.formulas.selection import first_above
 from freqfm.formulas.special import exp_of_minus
 

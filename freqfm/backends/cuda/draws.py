@@ -2,7 +2,7 @@
 
 A group draws for a query. From cells of items, see ``formulas.cells``, all of its lanes do: weights
 of cells are added as integers, whose sums do not depend on an order. From other distributions one
-lane draws, by the formulas that draw on a CPU, see ``formulas.sampling_laws``.
+lane draws, by the formulas that draw on a CPU, see ``formulas.proposals``.
 """
 
 import math
@@ -13,8 +13,8 @@ import numpy as np
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.groups import group_max, last_of_lanes, prefix_sum, synchronize_group
 from freqfm.formulas.cells import Cells, cell_logit
+from freqfm.formulas.proposals import draw_negatives, draws_from, log_q_of, prepare_query
 from freqfm.formulas.rng import random_bits, uniform
-from freqfm.formulas.sampling_laws import draw_negatives, draws_from, log_q_of, prepare_query
 from freqfm.formulas.selection import first_above
 from freqfm.formulas.special import exp_of_minus
 

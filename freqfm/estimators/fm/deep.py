@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from freqfm._docs import described_like
-from freqfm.estimators.fm.field_factors import FactorsUnderTower, FactorsWithFieldsTower
+from freqfm.estimators.fm.field_factors import FactorsWithFieldsTower, FactorsWithPooledTower
 from freqfm.estimators.fm.plain import FMClassifier, FMRegressor
 from freqfm.estimators.fm.targets import ClassTargets, RealTargets
 
@@ -195,7 +195,7 @@ class DeepFMClassifier(ClassTargets, FactorsWithFieldsTower):
 
 @described_like(FMRegressor)
 @dataclass(eq=False, repr=False, kw_only=True)
-class NFMRegressor(RealTargets, FactorsUnderTower):
+class NFMRegressor(RealTargets, FactorsWithPooledTower):
     """Neural factorization machine for regression, by the squared error.
 
     The prediction of a row x is [1]_::
@@ -284,7 +284,7 @@ class NFMRegressor(RealTargets, FactorsUnderTower):
 
 @described_like(FMClassifier, NFMRegressor)
 @dataclass(eq=False, repr=False, kw_only=True)
-class NFMClassifier(ClassTargets, FactorsUnderTower):
+class NFMClassifier(ClassTargets, FactorsWithPooledTower):
     """Neural factorization machine for classification, by the log loss.
 
     The score of a row x is [1]_::

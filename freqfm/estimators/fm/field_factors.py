@@ -95,7 +95,7 @@ def _find_categories(X):
     stop = np.full(n_columns, n_columns)
     for rows in slices(X.shape[0], _ROWS):
         indptr = X.indptr[rows.start : rows.stop + 1]
-        columns, data = (of[indptr[0] : indptr[-1]] for of in (X.indices, X.data))
+        columns, data = (array[indptr[0] : indptr[-1]] for array in (X.indices, X.data))
         counts += np.bincount(columns, minlength=n_columns)
         values[columns] = np.where(values[columns] == 0, data, values[columns])
         varied = columns[data != values[columns]]
@@ -108,7 +108,7 @@ def _find_categories(X):
         lefts, rights = np.nonzero(in_rows)
         np.minimum.at(stop, lefts, rights)
         ends = np.minimum.accumulate(stop[::-1])[::-1]
-        sums, squares = (np.append(0, np.cumsum(of)) for of in (counts, counts**2))
+        sums, squares = (np.append(0, np.cumsum(part)) for part in (counts, counts**2))
         begins = np.arange(n_columns)
         held, paired = sums[ends] - sums[begins], squares[ends] - squares[begins]
         by_chance = np.where(ends > begins, held**2 - paired, 0) / (2 * min(rows.stop, X.shape[0]))
@@ -453,8 +453,10 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
 
     def _outputs(self):
         fields, n_fields = as_kernel_input(self.fields_, np.int32), self._n_fields
-        dense = [FieldWeights(of, fields, n_fields) for of in as_kernel_input(self._dense)]
-        return [of._replace(dense=d) for of, d in zip(super()._outputs(), dense, strict=True)]
+        dense = [FieldWeights(output, fields, n_fields) for output in as_kernel_input(self._dense)]
+        return [
+            output._replace(dense=d) for output, d in zip(super()._outputs(), dense, strict=True)
+        ]
 
     def _check_shapes(self, learned, sizes):
         super()._check_shapes(learned, sizes)
@@ -548,8 +550,11 @@ class FactorsWithTower(FactorsWithDense):
         fields = _NO_FIELDS if fields is None else as_kernel_input(fields, np.int32)
         widths = as_kernel_input(self._layer_widths, np.int64)
         pairs = self._keeps_pairs
-        towers = [Tower(of, widths, fields, n_fields, pairs) for of in as_kernel_input(self._dense)]
-        return [of._replace(dense=tower) for of, tower in zip(outputs, towers, strict=True)]
+        towers = [
+            Tower(output, widths, fields, n_fields, pairs)
+            for output in as_kernel_input(self._dense)
+        ]
+        return [output._replace(dense=tower) for output, tower in zip(outputs, towers, strict=True)]
 
     def _pair_terms(self, features):
         if self._keeps_pairs or not self._has_dense:
@@ -598,7 +603,7 @@ class FactorsWithFieldsTower(FieldsParameter, FactorsWithTower):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FactorsUnderTower(FactorsWithTower):
+class FactorsWithPooledTower(FactorsWithTower):
     """One vector for each feature, whose interactions only enter the score through dense layers."""
 
     alpha_layers: float = 100.0

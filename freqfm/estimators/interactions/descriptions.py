@@ -435,14 +435,14 @@ class ContextEncodingMixin:
     def _context_names(self):
         """The names of the context's features."""
         pairs = self.context_values_.items()
-        names = np.array([f"{name}={value}" for name, of in pairs for value in of.tolist()])
+        names = np.array([f"{name}={value}" for name, values in pairs for value in values.tolist()])
         return names[np.argsort(np.concatenate(list(self._context_numbers.values())))].tolist()
 
     def _context_matrix(self, moments):
         """Return the features of moments, (n, n_context_features)."""
         numbers, known = self._context_numbers.values(), moments >= 0
         columns = np.column_stack(
-            [np.append(of, -1)[codes] for of, codes in zip(numbers, moments.T, strict=True)]
+            [np.append(rows, -1)[codes] for rows, codes in zip(numbers, moments.T, strict=True)]
         )
         rows = np.nonzero(known)[0]
         shape = len(moments), sum(map(len, numbers))

@@ -161,16 +161,16 @@ class InteractionEncodingMixin:
     def _matrix(self, users, items, values, n_users=None):
         shape = n_users or len(self.user_ids_), len(self.item_ids_)
 
-        def of(rows):
+        def matrix_of(rows):
             # Duplicates are summed here, in float64.
             pairs = users[rows], items[rows]
             return _as_float32(sparse.csr_array((values[rows], pairs), shape=shape))
 
         if self.dislikes is None and self.dislikes_up_to is None:
-            return of(slice(None))
+            return matrix_of(slice(None))
         # A like and a dislike of one pair do not cancel each other out.
         disliked = values < 0
-        return with_one_index_type(with_dislikes(of(~disliked), -of(disliked)))
+        return with_one_index_type(with_dislikes(matrix_of(~disliked), -matrix_of(disliked)))
 
     def _read_lazily(self, X):
         """Learn the ids of a table that is read chunk by chunk, and return its matrix."""

@@ -628,11 +628,11 @@ class InteractionRecommender(
         if dislikes is None:
             return query, is_unknown
         disliked, _ = self._histories("dislikes", dislikes)
-        nested = [_is_nested(*of) for of in (("history", history), ("dislikes", dislikes))]
+        nested = [_is_nested(*pair) for pair in (("history", history), ("dislikes", dislikes))]
         if nested[0] != nested[1] or disliked.shape != query.shape:
             found = [
-                f"{of.shape[0]} lists" if many else "ids"
-                for of, many in zip((query, disliked), nested, strict=True)
+                f"{matrix.shape[0]} lists" if many else "ids"
+                for matrix, many in zip((query, disliked), nested, strict=True)
             ]
             raise ValueError(
                 f"history holds {found[0]}, but dislikes {found[1]}; give both as ids of one "
@@ -709,11 +709,11 @@ class InteractionRecommender(
             options["context"] = self._context_matrix(moments[known])
         if known.all():
             return self.estimator_.predict_pairs(users, items, **options)
-        of_known = np.zeros(0, dtype=np.float32)
+        known_scores = np.zeros(0, dtype=np.float32)
         if known.any():
-            of_known = self.estimator_.predict_pairs(users[known], items[known], **options)
-        scores = np.full(len(users), -np.inf, dtype=of_known.dtype)
-        scores[known] = of_known
+            known_scores = self.estimator_.predict_pairs(users[known], items[known], **options)
+        scores = np.full(len(users), -np.inf, dtype=known_scores.dtype)
+        scores[known] = known_scores
         popular = (users < 0) & (items >= 0)
         if popular.any() and not unknown.are_empty:
             scores[popular] = self._scores_without_history(items[popular])
@@ -784,7 +784,7 @@ class InteractionRecommender(
         ids, unknown = as_list(ids), UnknownIds(self.unknown)
         codes = self._find(kind, ids, f"{kind}s", unknown)
         given = {"candidates": as_list(candidates), "exclude": as_list(exclude)}
-        lists = {n: self._known(kind, of, n) for n, of in given.items() if of is not None}
+        lists = {n: self._known(kind, ids, n) for n, ids in given.items() if ids is not None}
         unknown.warn("are similar to none")
         k, known = check_count("n_recommendations", n_recommendations), codes >= 0
         search = getattr(self.estimator_, f"similar_{kind}s")
@@ -847,13 +847,12 @@ class InteractionRecommender(
         codes = self._find("user", users, "X's column of users", unknown)
         unknown.warn("have embeddings of zeros")
         some, rows = np.unique(codes, return_inverse=True)
-        of_users = self.estimator_._embed(some[some >= 0])
+        embedded = self.estimator_._embed(some[some >= 0])
         if some.min(initial=0) < 0:
             # The code of unknown users, -1, is the first one.
-            of_users = np.concatenate(
-                [np.zeros_like(of_users, shape=(1, of_users.shape[1])), of_users]
-            )
-        embeddings = of_users[rows]
+            zeros = np.zeros_like(embedded, shape=(1, embedded.shape[1]))
+            embedded = np.concatenate([zeros, embedded])
+        embeddings = embedded[rows]
         return wrap_data_with_container("transform", embeddings, X, self)
 
     @_if_estimator_has("_embed")
@@ -970,20 +969,20 @@ class InteractionRecommender(
         """
         check_is_fitted(self)
         unknown = UnknownIds(self.unknown)
-        (of_user,) = self._find("user", [user], "user", unknown)
-        (of_item,) = self._find("item", [item], "item", unknown)
+        (user_code,) = self._find("user", [user], "user", unknown)
+        (item_code,) = self._find("item", [item], "item", unknown)
         options = {}
         if context is not None:
             options["context"] = self._context_matrix(self._given_moments(context, unknown, 1))
         unknown.warn()
-        if of_user < 0 or of_item < 0:
+        if user_code < 0 or item_code < 0:
             score = -np.inf
-            if of_item >= 0 and not unknown.are_empty:
-                score = float(self._scores_without_history(np.array([of_item]))[0])
+            if item_code >= 0 and not unknown.are_empty:
+                score = float(self._scores_without_history(np.array([item_code]))[0])
             return Bunch(
                 history=self.item_ids_[:0], contributions=np.zeros(0), rest=score, score=score
             )
-        explanation = Bunch(**self.estimator_.explain(int(of_user), int(of_item), **options))
+        explanation = Bunch(**self.estimator_.explain(int(user_code), int(item_code), **options))
         explanation.history = self._named("item", explanation.history)
         if "context_contributions" in explanation:
             shares = zip(

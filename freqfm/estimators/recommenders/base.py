@@ -34,7 +34,7 @@ from freqfm.estimators.recommenders.histories import (
     InteractionHistory,
     with_dislikes,
 )
-from freqfm.estimators.recommenders.index import Queries, VectorIndex, Wanted, of_single
+from freqfm.estimators.recommenders.index import Queries, Request, VectorIndex, of_single
 from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
@@ -434,8 +434,8 @@ class BaseRecommender(
             million places without an item.
         """
         exclude_seen = check_flag("exclude_seen", exclude_seen)
-        wanted = Wanted(n_recommendations, candidates, exclude, diversity, item_vectors)
-        return of_single(users, self._rank(self._queries(X, users, exclude_seen), wanted))
+        request = Request(n_recommendations, candidates, exclude, diversity, item_vectors)
+        return of_single(users, self._rank(self._queries(X, users, exclude_seen), request))
 
     def _queries(self, X, users, seen=True):
         """Return the Queries of new users by ``X``, or of known ``users``.
@@ -457,7 +457,7 @@ class BaseRecommender(
             history = self._no_histories(len(users))
         return Queries(vectors, history, self._is_learned("users", users))
 
-    def _rank(self, queries, wanted, new_items=None):
+    def _rank(self, queries, request, new_items=None):
         """Return items and scores for Queries; see ``recommend``.
 
         ``new_items`` are vectors of items that follow those of the model.
@@ -470,19 +470,19 @@ class BaseRecommender(
             history = kernel_csr(
                 history.data, history.indices, history.indptr, (len(learned), len(counts))
             )
-        if wanted.n is None:
-            wanted = wanted._replace(n=self.n_recommendations)
-        wanted = wanted.checked(len(learned), len(counts))
+        if request.n is None:
+            request = request._replace(n=self.n_recommendations)
+        request = request.checked(len(learned), len(counts))
         queries = Queries(vectors, history, learned)
-        if wanted.diversity:
-            return self._choose_diverse(queries, wanted, index, counts)
-        return self._find_best(queries, wanted, index, counts)
+        if request.diversity:
+            return self._choose_diverse(queries, request, index, counts)
+        return self._find_best(queries, request, index, counts)
 
-    def _choose_diverse(self, queries, wanted, index, counts):
+    def _choose_diverse(self, queries, request, index, counts):
         """Return items that differ, chosen from the best ones, and their scores."""
-        shape, pool = (len(queries.learned), wanted.n), wanted.pool(len(counts))
+        shape, pool = (len(queries.learned), request.n), request.pool(len(counts))
         items, scores = np.full(shape, -1), np.full(shape, -np.inf, dtype=np.float32)
-        table = wanted.vectors
+        table = request.vectors
         if table is None:
             table = self._vectors_to_differ(index)
         step = max(1, _PLACES // pool.n)
@@ -491,7 +491,7 @@ class BaseRecommender(
             found, of_found = self._find_best(queries.of(part), pool.of(part), index, counts)
             lists = RankedLists(found.astype(np.int32), relevances(found, of_found))
             n_threads = count_threads(self.n_jobs)
-            places = choose(lists, table, wanted.diversity, wanted.n, n_threads)
+            places = choose(lists, table, request.diversity, request.n, n_threads)
             items[part] = np.where(places < 0, -1, np.take_along_axis(found, places, axis=1))
             of_chosen = np.take_along_axis(of_found, places, axis=1)
             scores[part] = np.where(places < 0, -np.inf, of_chosen)
@@ -501,21 +501,21 @@ class BaseRecommender(
         """Return the vectors by which recommended items differ."""
         return index.table[:, : self._compared_columns]
 
-    def _find_best(self, queries, wanted, index, counts):
+    def _find_best(self, queries, request, index, counts):
         """Return the items with the highest scores, and these."""
         vectors, history, learned = queries
-        shape = len(learned), wanted.n
+        shape = len(learned), request.n
         items, scores = np.full(shape, -1), np.full(shape, -np.inf, dtype=np.float32)
         if learned.any():
-            items, scores = index.search(vectors, wanted, history)
+            items, scores = index.search(vectors, request, history)
         cold = np.flatnonzero(~learned)
         if len(cold):
             # One number per item ranks by popularity. Memory is only touched where it is needed.
             share = np.zeros((len(counts), 1), dtype=np.float32)
-            share[wanted.rows, 0] = self._popularity(counts[wanted.rows])
+            share[request.rows, 0] = self._popularity(counts[request.rows])
             popular, ones = index._replace(table=share, n_unit=0), np.ones((len(cold), 1))
             items[cold], scores[cold] = popular.search(
-                ones, wanted.of(cold), take_rows(history, cold)
+                ones, request.of(cold), take_rows(history, cold)
             )
         return items, scores
 
@@ -670,7 +670,9 @@ class BaseRecommender(
         self._check_learned()
         index = self._compared("items")
         rows = validate_ids("items", items, self.n_features_in_)
-        return of_single(items, index.similar(rows, Wanted(n_recommendations, candidates, exclude)))
+        return of_single(
+            items, index.similar(rows, Request(n_recommendations, candidates, exclude))
+        )
 
     def similar_users(self, users, n_recommendations=10, *, candidates=None, exclude=None):
         """Return the users most similar to given users seen in fit, by the cosine of their vectors.
@@ -697,7 +699,9 @@ class BaseRecommender(
         self._check_learned()
         rows = validate_ids("users", users, self._n_users)
         index = self._compared("users")
-        return of_single(users, index.similar(rows, Wanted(n_recommendations, candidates, exclude)))
+        return of_single(
+            users, index.similar(rows, Request(n_recommendations, candidates, exclude))
+        )
 
     def _explain(self, user, item, X):
         """Split the score of an item into the contributions of the user's items, and a rest."""

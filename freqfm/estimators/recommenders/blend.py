@@ -44,7 +44,7 @@ from freqfm.estimators.recommenders.closed_form.ease import EASERecommender
 from freqfm.estimators.recommenders.closed_form.graph_filter import GraphFilterRecommender
 from freqfm.estimators.recommenders.closed_form.item_knn import ItemKNNRecommender
 from freqfm.estimators.recommenders.histories import are_among, pair_numbers, without
-from freqfm.estimators.recommenders.index import Wanted, of_single
+from freqfm.estimators.recommenders.index import Request, of_single
 from freqfm.estimators.recommenders.mf import MFRecommender
 from freqfm.estimators.recommenders.vae import FastVAERecommender
 from freqfm.estimators.training import attempt
@@ -692,19 +692,19 @@ class BlendRecommender(VersionStamp, BaseComposition):
         check_is_fitted(self, "estimators_")
         query, n_queries = self._queries(X, users)
         n = self.n_recommendations if n_recommendations is None else n_recommendations
-        wanted = Wanted(n, candidates, exclude, diversity, item_vectors)
-        wanted = wanted.checked(n_queries, self.n_features_in_)
-        exclude_seen, pool = check_flag("exclude_seen", exclude_seen), wanted
-        if wanted.diversity:
-            pool, vectors = wanted.pool(), self._vectors_to_differ(wanted.vectors)
-        items = np.full((n_queries, wanted.n), -1)
+        request = Request(n, candidates, exclude, diversity, item_vectors)
+        request = request.checked(n_queries, self.n_features_in_)
+        exclude_seen, pool = check_flag("exclude_seen", exclude_seen), request
+        if request.diversity:
+            pool, vectors = request.pool(), self._vectors_to_differ(request.vectors)
+        items = np.full((n_queries, request.n), -1)
         scores = np.full(items.shape, -np.inf, dtype=np.float32)
         step = max(1, _PLACES // max(pool.n, len(self.estimators_) * self.n_candidates))
         for part in slices(n_queries, step):
             rows = np.arange(part.start, part.stop)
             found = self._rank(_rows_of(query, rows), pool.of(rows), exclude_seen)
-            if wanted.diversity:
-                found = diversify(*found, vectors, wanted.diversity, wanted.n, n_jobs=self.n_jobs)
+            if request.diversity:
+                found = diversify(*found, vectors, request.diversity, request.n, n_jobs=self.n_jobs)
             items[part], scores[part] = found
         return of_single(users, (items, scores))
 
@@ -717,7 +717,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
         users = validate_ids("users", users, self.n_users_)
         return {"users": users}, len(users)
 
-    def _rank(self, query, wanted, exclude_seen):
+    def _rank(self, query, request, exclude_seen):
         """Return the best items of some users, and their scores."""
         lists = self._all_lists(query)
         total = self._weighted([of.values for of in lists])
@@ -726,26 +726,26 @@ class BlendRecommender(VersionStamp, BaseComposition):
             more = [self._lists(of, query, exclude_seen=False) for of in self.estimators_]
             total = canonical_csr(self._weighted([of.values for of in more]) + total)
             total.data = self._of_pairs(query, total, lists)
-        total = _allowed(total, wanted)
-        items, scores = _top(*_padded(total, wanted.n), wanted.n)
+        total = _allowed(total, request)
+        items, scores = _top(*_padded(total, request.n), request.n)
         short = np.flatnonzero(items[:, -1] < 0)
         if len(short):
             known, query = take_rows(total, short), _rows_of(query, short)
             rest = self._rest(
-                query, lists[self._main], short, known, wanted.of(short), exclude_seen
+                query, lists[self._main], short, known, request.of(short), exclude_seen
             )
             both = map(np.hstack, zip(_padded(known), rest, strict=True))
-            items[short], scores[short] = _top(*both, wanted.n)
+            items[short], scores[short] = _top(*both, request.n)
         return items, scores
 
-    def _rest(self, query, of, short, known, wanted, exclude_seen):
+    def _rest(self, query, of, short, known, request, exclude_seen):
         """Return items in no list, and their scores, of users with too few others."""
         items, scores = self.estimators_[self._main].recommend(
             **query,
-            n_recommendations=wanted.n + int(np.diff(known.indptr).max(initial=0)),
+            n_recommendations=request.n + int(np.diff(known.indptr).max(initial=0)),
             exclude_seen=exclude_seen,
-            candidates=wanted.candidates,
-            exclude=wanted.exclude,
+            candidates=request.candidates,
+            exclude=request.exclude,
         )
         numbers = np.arange(len(short))[:, None] * known.shape[1] + items
         new = (items >= 0) & ~are_among(pair_numbers(known), numbers)
@@ -850,15 +850,15 @@ class BlendRecommender(VersionStamp, BaseComposition):
         """
         check_is_fitted(self, "estimators_")
         rows = validate_ids("items", items, self.n_features_in_)
-        wanted = Wanted(n_recommendations, candidates, exclude)
-        wanted = wanted.checked(len(rows), self.n_features_in_)
-        n = max(wanted.n, self.n_candidates)
+        request = Request(n_recommendations, candidates, exclude)
+        request = request.checked(len(rows), self.n_features_in_)
+        n = max(request.n, self.n_candidates)
         found = [
-            member.similar_items(rows, n, candidates=wanted.candidates, exclude=wanted.exclude)
+            member.similar_items(rows, n, candidates=request.candidates, exclude=request.exclude)
             for member in self.estimators_
         ]
         total = self._weighted([_as_rows(*of, self.n_features_in_) for of in found])
-        return of_single(items, _top(*_padded(total, wanted.n), wanted.n))
+        return of_single(items, _top(*_padded(total, request.n), request.n))
 
     @_of_members("explain")
     def explain(self, user, item, X=None):
@@ -919,9 +919,9 @@ def _rows_of(query, rows):
     return {"X": take_rows(query["X"], rows)}
 
 
-def _allowed(total, wanted):
+def _allowed(total, request):
     """Return the entries of a canonical matrix that are candidates and not excluded."""
-    for items, kept in ((wanted.candidates, True), (wanted.exclude, False)):
+    for items, kept in ((request.candidates, True), (request.exclude, False)):
         if items is None:
             continue
         if sparse.issparse(items):

@@ -32,7 +32,7 @@ from freqfm.estimators.state import (
     optimizer_entries,
 )
 from freqfm.estimators.training import TrainingTask, check_same_class
-from freqfm.formulas.sampling_laws import Proposal
+from freqfm.formulas.proposals import Proposal
 from freqfm.samplers import MIDX
 from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot

@@ -48,8 +48,8 @@ class Queries(NamedTuple):
         return Queries(self.vectors[rows], take_rows(self.history, rows), self.learned[rows])
 
 
-class Wanted(NamedTuple):
-    """Which rows are wanted for each query."""
+class Request(NamedTuple):
+    """Which rows are requested for each query."""
 
     n: int  #: how many
     candidates: object = None  #: indices for all queries, or those of each, see _checked; or None
@@ -63,7 +63,7 @@ class Wanted(NamedTuple):
         candidates = _checked("candidates", self.candidates, shape)
         if not (candidates is None or sparse.issparse(candidates)):
             candidates = ascending(candidates, n_rows)
-        return Wanted(
+        return Request(
             check_recommendations(self.n, n_queries, n_rows),
             candidates,
             _checked("exclude", self.exclude, shape),
@@ -126,7 +126,7 @@ class VectorIndex(NamedTuple):
 
         return self._replace(table=np.concatenate([self.table, vectors]), learned=learned)
 
-    def search(self, queries, wanted, hidden=None):
+    def search(self, queries, request, hidden=None):
         """Return the rows with the largest dot products with each query, and these.
 
         Parameters
@@ -134,18 +134,18 @@ class VectorIndex(NamedTuple):
         queries : ndarray or csr_array of shape (n_queries, d)
             Sparse if the table is; then rows are only found for which a query and a row have a
             column in common.
-        wanted : Wanted
+        request : Request
             Checked.
         hidden : csr_array of shape (n_queries, n), default=None
-            What must not be found for each query, besides ``wanted.exclude``.
+            What must not be found for each query, besides ``request.exclude``.
 
         Returns
         -------
-        found : ndarray of shape (n_queries, wanted.n), int64
+        found : ndarray of shape (n_queries, request.n), int64
             -1 where there are too few.
         scores : ndarray of the same shape, float32
         """
-        rows, exclude = wanted.rows, wanted.exclude
+        rows, exclude = request.rows, request.exclude
         if sparse.issparse(exclude):
             hidden = exclude if hidden is None else canonical_csr((hidden != 0) + (exclude != 0))
             exclude = None
@@ -153,13 +153,13 @@ class VectorIndex(NamedTuple):
         if len(unlearned):
             unlearned = unlearned if isinstance(rows, slice) else rows[unlearned]
             exclude = unlearned if exclude is None else np.concatenate([exclude, unlearned])
-        options = {"exclude": hidden, "exclude_for_all": exclude, "candidates": wanted.candidates}
+        options = {"exclude": hidden, "exclude_for_all": exclude, "candidates": request.candidates}
         if sparse.issparse(self.table):
             options |= {name: of for name, of in self.options.items() if name != "device"}
-            found, scores = sparse_top_k(queries, self.table, wanted.n, **options)
+            found, scores = sparse_top_k(queries, self.table, request.n, **options)
             return found.astype(np.int64), scores
         options |= {"unit_columns": self.n_unit, **self.options}
-        found, scores = top_k(queries, self.table, wanted.n, **options)
+        found, scores = top_k(queries, self.table, request.n, **options)
         finite = not (found < 0).any() or (
             np.isfinite(queries).all() and np.isfinite(self.table[rows]).all()
         )
@@ -170,7 +170,7 @@ class VectorIndex(NamedTuple):
             )
         return found.astype(np.int64), scores
 
-    def similar(self, rows, wanted):
+    def similar(self, rows, request):
         """Return the rows most similar to some of them, and the cosines of their vectors."""
         itself = kernel_csr(
             np.ones(len(rows), dtype=np.float32),
@@ -184,8 +184,8 @@ class VectorIndex(NamedTuple):
             # Zeros in the query ignore columns that are not compared.
             queries = np.zeros((len(rows), self.table.shape[1]), dtype=np.float32)
             queries[:, : self.n_unit] = unit_rows(self.table[rows, : self.n_unit])
-        wanted = wanted.checked(len(rows), self.table.shape[0])
-        similar, cosines = self.search(queries, wanted, itself)
+        request = request.checked(len(rows), self.table.shape[0])
+        similar, cosines = self.search(queries, request, itself)
         cold = ~self.learned(rows)
         similar[cold], cosines[cold] = -1, -np.inf
         return similar, cosines

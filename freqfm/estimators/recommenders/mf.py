@@ -42,7 +42,7 @@ from freqfm.estimators.recommenders.histories import (
     scale_rows,
     shares_of_likes,
 )
-from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
+from freqfm.estimators.recommenders.index import Queries, Request, of_single
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.state import Learned, make_trainable
 from freqfm.estimators.training import check_same_class, check_unchanged
@@ -306,7 +306,7 @@ class MFRecommender(GradientRecommender):
     }
     _records = {**GradientRecommender._records, "_fold_in": FoldIn}
     _stores_users = _uses_dislikes = True
-    # Whether the loss says how vectors are ranked; how many of their numbers are no coordinates.
+    # Whether the loss says how vectors are ranked; how many of their components are biases.
     _has_vector_loss, _n_parts = False, 0
     #: Which users and items have features: two arrays of bool; None without features.
     _described = None
@@ -716,7 +716,7 @@ class MFRecommender(GradientRecommender):
             of range, or the model was not trained with features or context.
         """
         exclude_seen = check_flag("exclude_seen", exclude_seen)
-        wanted = Wanted(n_recommendations, candidates, exclude, diversity, item_vectors)
+        request = Request(n_recommendations, candidates, exclude, diversity, item_vectors)
         if user_features is None:
             queries = self._queries(X, users, exclude_seen)
             if context is not None:
@@ -737,7 +737,7 @@ class MFRecommender(GradientRecommender):
                     f"item_features has no feature at row {np.argmin(known)}; there is nothing to "
                     f"recommend it by: leave it out."
                 )
-        return of_single(users, self._rank(queries, wanted, new_items))
+        return of_single(users, self._rank(queries, request, new_items))
 
     def _vectors_by_features(self, side, features, context=None):
         """Return vectors for rankings of users or items by their features, and which have any."""
@@ -826,7 +826,7 @@ class MFRecommender(GradientRecommender):
         return unit_rows(vectors) if self._fold_in.cosine else as_kernel_input(vectors)
 
     def _without_parts(self, vectors):
-        """Return vectors in which numbers that are no coordinates are zero."""
+        """Return vectors with biases of zero."""
         n = self._compared_columns
         return vectors * (np.arange(vectors.shape[1]) < n) if self._n_parts else vectors
 
@@ -937,7 +937,7 @@ class MFRecommender(GradientRecommender):
         likes, dislikes = split_signs(history)
         weights = scale_rows(likes.indptr, likes.data)
         shares, pulls = weights / weights.sum(), np.zeros(history.nnz)
-        pulls[liked], push = loss.pulls_and_push(user, vectors[liked], shares)
+        pulls[liked], push = loss.gradient_parts(user, vectors[liked], shares)
         if dislikes is not None:
             disliked = vectors[~liked], shares_of_likes(likes, dislikes)
             added = loss.pulls_of_disliked(user, vectors[liked], shares, *disliked)

@@ -28,8 +28,6 @@ from freqfm.estimators.training import (
     train,
     with_callbacks,
 )
-from freqfm.metrics._hits import top_k
-from freqfm.model_selection import holdout_interactions
 from freqfm.model_selection._scorer import RankingScorer, scorer_of
 from freqfm.temperatures import AdapTau
 

@@ -34,7 +34,7 @@ from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.estimators.state import WEIGHTS, Learned, make_trainable
 from freqfm.estimators.training import check_unchanged
-from freqfm.formulas.sampling_laws import AlreadyDrawn
+from freqfm.formulas.proposals import AlreadyDrawn
 from freqfm.initializers import INITIALIZERS, Initializer, Normal
 from freqfm.optimizers import OPTIMIZERS, Optimizer
 from freqfm.samplers import SAMPLERS, QuerySampler, Sampler

@@ -177,11 +177,11 @@ def _splitter(analyzer):
     """Return a function of a document and its number that returns the tokens."""
     if callable(analyzer):
         return lambda document, i: analyzer(document)
-    of_string = _words if analyzer == "word" else str.split
+    split_string = _words if analyzer == "word" else str.split
 
     def split(document, i):
         if isinstance(document, str):
-            return of_string(document)
+            return split_string(document)
         if isinstance(document, (bytes, Mapping, Set)) or not hasattr(document, "__iter__"):
             raise TypeError(
                 f"X[{i}] is {shown(document)} of type {type(document).__name__}; give a "

@@ -129,10 +129,6 @@ class Word2VecTrainer(TrainingTask):
             tokens = tokens[kept]
         return np.append(np.int32(-1), tokens)
 
-    def state(self):
-        """Return all arrays that training changes: the model's, and the optimizer's."""
-        return [*self.weights(), self.model._n_steps, *state_arrays(self.model._states)]
-
 
 def _problem(model, optimizer, corpus, seed):
     """Return the WordProblem of a model and documents."""

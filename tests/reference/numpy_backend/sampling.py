@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from scipy.special import logsumexp
 
-from freqfm.formulas import cells, sampling_laws
+from freqfm.formulas import cells, proposals
 from freqfm.samplers import _by_query as _kernel
 from freqfm.samplers import _by_query as _midx
 from freqfm.samplers import _hard
@@ -187,7 +187,7 @@ class Ranked(Uniform):
 
 #: By the class of the proposal.
 DISTRIBUTIONS = {
-    sampling_laws.Proposal: Static,
+    proposals.Proposal: Static,
     cells.Cells: Cells,
     cells.ExactSoftmax: Softmax,
     _kernel.Quadratic: Quadratic,

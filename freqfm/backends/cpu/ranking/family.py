@@ -27,8 +27,8 @@ from freqfm.backends.cpu.team import Member, part, synchronize
 from freqfm.backends.cpu.vectors import contains
 from freqfm.formulas import codes
 from freqfm.formulas.codes import CATCH_UP_NONE
+from freqfm.formulas.proposals import DRAWS, Draws, draw_negatives, log_q_of, prepare_query
 from freqfm.formulas.rng import hash64
-from freqfm.formulas.sampling_laws import DRAWS, Draws, draw_negatives, log_q_of, prepare_query
 
 # Up to this many known items are all compared with a negative, by vector instructions. More are
 # first narrowed down by binary search, which mispredicts a branch at every other step.
@@ -177,7 +177,7 @@ class Call(NamedTuple):
     span: Span
     draws: Draws | None  #: if the trainer draws negatives itself
     draw: Callable | None  #: runs the family's ``draw_kernel``
-    proposal: tuple | None  #: see ``formulas.sampling_laws``
+    proposal: tuple | None  #: see ``formulas.proposals``
     negatives: np.ndarray | None
     inverse_temperatures: np.ndarray
     statistics: np.ndarray

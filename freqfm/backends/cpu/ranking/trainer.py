@@ -12,7 +12,7 @@ from freqfm.backends.cpu.ranking.pairwise import PairwiseFamily
 from freqfm.backends.cpu.ranking.softmax import SoftmaxFamily
 from freqfm.backends.cpu.tables import Side, Sides, Span, TableTrainer, empty_occurrences
 from freqfm.formulas import codes
-from freqfm.formulas.sampling_laws import draws_from, formulas_of
+from freqfm.formulas.proposals import draws_from, formulas_of
 
 #: By the names of ``RankingProblem.family``.
 FAMILIES = {

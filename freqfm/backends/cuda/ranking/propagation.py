@@ -95,7 +95,7 @@ class Propagation:
     def __init__(self, device, graph, width):
         X, self._scale = graph.X, np.float32(1 / (graph.n_layers + 1))
         degrees = np.diff(X.indptr), np.bincount(X.indices, minlength=X.shape[1])
-        of_users, of_items = (1 / np.sqrt(np.maximum(of, 1)) for of in degrees)
+        of_users, of_items = (1 / np.sqrt(np.maximum(degree, 1)) for degree in degrees)
         weights = (np.repeat(of_users, degrees[0]) * of_items[X.indices]).astype(np.float32)
         A = sparse.csr_array((weights, X.indices, X.indptr), shape=X.shape)
         sides = A, sparse.csr_array(A.T)

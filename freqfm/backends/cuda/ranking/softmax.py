@@ -75,8 +75,8 @@ from freqfm.formulas.codes import (
     NEGATIVES_SEPARATE,
 )
 from freqfm.formulas.losses import log_surrogate, softmax_with_positive, weight_of_positive
+from freqfm.formulas.proposals import DRAWS, formulas_of
 from freqfm.formulas.rng import hash64
-from freqfm.formulas.sampling_laws import DRAWS, formulas_of
 from freqfm.formulas.special import exp_of_minus
 
 #: So many scores of a row are the work of a group.

@@ -16,7 +16,7 @@ from freqfm.estimators.recommenders.closed_form.base import (
     with_data,
 )
 from freqfm.estimators.recommenders.histories import noise_edge
-from freqfm.estimators.recommenders.index import Wanted
+from freqfm.estimators.recommenders.index import Request
 
 # Of item_power="auto", chosen on validation: by how much the power grows with the noise, the power
 # without noise, and the largest.
@@ -156,10 +156,10 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         rows = self._compared_rows(X)
         rows = with_data(rows, rows.data * np.repeat(powers, np.diff(rows.indptr)))
-        index, wanted = self._index("items", rows, 0), Wanted(min(int(self.n_neighbors), n_items))
+        index, request = self._index("items", rows, 0), Request(min(int(self.n_neighbors), n_items))
         with announced_parts(self.verbose, "comparing items", n_items, "item") as report:
             index = index._replace(options={**index.options, "report": report})
-            found, scores = index.similar(np.arange(n_items), wanted)
+            found, scores = index.similar(np.arange(n_items), request)
         # Which items are most similar does not depend on the factors of an item's own row.
         scores = (scores / powers[:, None] ** 2).astype(np.float32)
         return listed_rows(found, scores, n_items)
