@@ -83,6 +83,18 @@ def test_models_that_cannot_fit_are_refused(model, what, monkeypatch):
     assert not hasattr(model, "n_features_in_")
 
 
+@pytest.mark.parametrize("cls", [MFRecommender, ALSRecommender, FastVAERecommender])
+def test_items_that_a_model_cannot_grow_to_are_refused(cls, monkeypatch):
+    model = cls(4, max_iter=1, random_state=0, n_jobs=1).fit(wide(5))
+    monkeypatch.setattr(validation, "physical_memory", lambda: 1 << 34)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=f"{MOST} items.* GB of memory at least"):
+        model.partial_fit(wide(MOST))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6 and model.n_features_in_ == len(model.item_factors_) == 5
+
+
 @pytest.mark.parametrize(
     "model",
     [

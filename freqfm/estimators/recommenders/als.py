@@ -22,7 +22,7 @@ from freqfm._sklearn import StrOptions
 from freqfm.backends.base import LeastSquaresProblem
 from freqfm.estimators.recommenders.histories import noise_edge
 from freqfm.estimators.recommenders.index import rows_of
-from freqfm.estimators.recommenders.trained import TrainedRecommender
+from freqfm.estimators.recommenders.trained import TrainedRecommender, check_size
 from freqfm.estimators.state import Learned, make_trainable
 from freqfm.estimators.training import TrainingTask
 
@@ -408,6 +408,7 @@ class ALSRecommender(TrainedRecommender):
         return [Learned(name, (axis, "components")) for name, axis in sides.items()]
 
     def _resolve_components(self, interactions, known):
+        check_size(self, known.shape)
         return Components(
             max_iter=int(self.max_iter),
             objective=Objective.of(self, known.X),

@@ -13,7 +13,7 @@ from freqfm._input.validation import (
 )
 from freqfm.backends.base import Stream
 from freqfm.estimators.progress import announce
-from freqfm.estimators.recommenders.trained import TrainedRecommender
+from freqfm.estimators.recommenders.trained import RESUMES, TrainedRecommender
 from freqfm.estimators.state import (
     COUNTS,
     LARGEST,
@@ -183,9 +183,12 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         arrays = (array for state in states.values() for array in state.values())
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in arrays)
 
-    def _check_continues(self, X, components, partial):
-        super()._check_continues(X, components, partial)
-        check_same_class(self, "optimizer", components.optimizer)
+    def _check_continues(self, known, components, mode):
+        super()._check_continues(known, components, mode)
+        if mode != RESUMES:
+            check_same_class(self, "optimizer", components.optimizer)
+        states, learned = self._training.optimizer, LearnedArrays(self)
+        check_states(learned, "_training.optimizer", states, self._tables(), components.optimizer)
 
     def _check_trainable(self):
         super()._check_trainable()
@@ -197,12 +200,6 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         sizes = {"users": self._n_users, "items": self.n_features_in_}
         others = [e for e in self._learned() if e not in done]
         check_arrays(self, learned, others, sizes)
-
-    def _check_states(self, components):
-        """Raise unless kernels can continue with the optimizer state."""
-        states = self._training.optimizer
-        learned = LearnedArrays(self)
-        check_states(learned, "_training.optimizer", states, self._tables(), components.optimizer)
 
 
 class RecommenderTrainer(TrainingTask):

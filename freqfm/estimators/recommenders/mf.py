@@ -44,6 +44,7 @@ from freqfm.estimators.recommenders.histories import (
 )
 from freqfm.estimators.recommenders.index import Queries, Request, of_single
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
+from freqfm.estimators.recommenders.trained import RESUMES, check_size
 from freqfm.estimators.state import Learned, make_trainable
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
@@ -395,6 +396,7 @@ class MFRecommender(GradientRecommender):
         return replace(interactions, queries=backbone.read(interactions.shape[0]))
 
     def _resolve_components(self, X, known):
+        check_size(self, known.shape)
         shape = known.shape
         return mf_components(self, X.nnz, shape, max(X.nnz, self._n_known_interactions))
 
@@ -553,11 +555,17 @@ class MFRecommender(GradientRecommender):
         margins = np.sqrt(2 / (first + n + 1)) * generator.standard_normal(n)
         return np.clip(margins, 0, 1).astype(np.float32)
 
-    def _check_continues(self, X, components, partial):
-        super()._check_continues(X, components, partial)
-        for parameter in ("loss", "backbone"):
-            check_same_class(self, parameter, getattr(components, parameter))
-        check_unchanged(self, "similarity", components.cosine == self._fold_in.cosine, "that")
+    def _check_continues(self, known, components, mode):
+        if mode != RESUMES:
+            for parameter in ("loss", "backbone"):
+                check_same_class(self, parameter, getattr(components, parameter))
+            check_unchanged(self, "similarity", components.cosine == self._fold_in.cosine, "that")
+        learned = LearnedArrays(self)
+        if not components.backbone.is_linear:
+            learned.get("backbone_tables_")
+        for side in _SIDES if components.margins else ():
+            learned.get(f"{side}_margins_")
+        super()._check_continues(known, components, mode)
 
     def _check_trainable(self):
         super()._check_trainable()
@@ -565,14 +573,6 @@ class MFRecommender(GradientRecommender):
         learned.require(isinstance(tables, dict), "backbone_tables_", "is not a dict of tables")
         for name, table in tables.items():
             learned.array(f"backbone_tables_[{name!r}]", (None, None), "f", value=table)
-
-    def _check_states(self, components):
-        learned = LearnedArrays(self)
-        if not components.backbone.is_linear:
-            learned.get("backbone_tables_")
-        for side in _SIDES if components.margins else ():
-            learned.get(f"{side}_margins_")
-        super()._check_states(components)
 
     def _place_new_users(self, X):
         """Return the initial vectors of new users, at the length of trained ones.

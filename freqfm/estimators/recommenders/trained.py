@@ -77,17 +77,11 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         super()._check_trainable()
         check_progress(LearnedArrays(self), "_n_known_interactions", "_n_known_users")
 
-    def _check_size(self, shape):
-        """Raise if a model for a matrix of this shape cannot fit into memory."""
-        check_memory(
-            sum(shape) * int(self.n_components),
-            f"n_components={self.n_components} for {shape[0]} users and {shape[1]} items",
-            "Take fewer components, or number users and items without gaps.",
-        )
-
     @abstractmethod
     def _resolve_components(self, interactions, known):
         """Return the components that the parameters name: a named tuple with ``max_iter``.
+
+        Raises if they do not fit together, or such a model into memory.
 
         Parameters
         ----------
@@ -110,20 +104,21 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         """
         return components
 
-    def _check_continues(self, interactions, components, partial):
-        """Raise if parameters differ from those that the model to continue was trained with."""
-        if not self._stores_users:
+    def _check_continues(self, known, components, mode):
+        """Raise unless training can continue with what the model keeps.
+
+        And if parameters differ from those that it was trained with, or users in ``fit``; when a
+        fit is resumed, its checkpoint tells.
+        """
+        if mode == RESUMES or not self._stores_users:
             return
         n_users, width = self.user_factors_.shape
         check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
-        if not partial and interactions.shape[0] != n_users:
+        if mode == CONTINUES and known.shape[0] != n_users:
             raise ValueError(
-                f"X has {interactions.shape[0]} rows, but the model to continue has {n_users} "
-                f"users. Use partial_fit for new users, or fit a new model with warm_start=False."
+                f"X has {known.shape[0]} rows, but the model to continue has {n_users} users. Use "
+                f"partial_fit for new users, or fit a new model with warm_start=False."
             )
-
-    def _check_states(self, components):
-        """Raise unless training can continue with what the model keeps besides its vectors."""
 
     @abstractmethod
     def _start(self, interactions, components, reset):
@@ -271,7 +266,6 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         A fit that is resumed has both from the checkpoint.
         """
         if mode == STARTS:
-            self._check_size(known.shape)
             self._seed = draw_seed(self.random_state)
             self._n_known_interactions = self._n_known_users = 0
         elif mode != RESUMES:
@@ -293,10 +287,8 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         mode : str
         """
         components = self._bound(components, trained, known, mode == ADDS)
-        if mode in (CONTINUES, ADDS):
-            self._check_continues(trained.by_user, components, mode == ADDS)
         if mode != STARTS:
-            self._check_states(components)
+            self._check_continues(known, components, mode)
         if mode != RESUMES:
             self._start(trained.by_user, components, mode == STARTS)
         if remembered is not None:
@@ -355,6 +347,15 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
                 f"of a metric, such as 'ndcg@20'."
             )
         return scorer
+
+
+def check_size(model, shape):
+    """Raise if the vectors of so many users and items cannot fit into memory."""
+    check_memory(
+        sum(shape) * int(model.n_components),
+        f"n_components={model.n_components} for {shape[0]} users and {shape[1]} items",
+        "Take fewer components, or number users and items without gaps.",
+    )
 
 
 def warn_of_short_fit(model, components):

@@ -31,7 +31,7 @@ from freqfm.estimators.recommenders.gradient import (
     draw_rows,
 )
 from freqfm.estimators.recommenders.histories import scale_rows
-from freqfm.estimators.recommenders.trained import TrainedRecommender
+from freqfm.estimators.recommenders.trained import RESUMES, TrainedRecommender
 from freqfm.estimators.state import WEIGHTS, Learned, make_trainable
 from freqfm.estimators.training import check_unchanged
 from freqfm.formulas.proposals import AlreadyDrawn
@@ -560,15 +560,6 @@ class FastVAERecommender(GradientRecommender):
 
     # Training.
 
-    def _check_size(self, shape):
-        (n_inputs, *_), decoder = self._sizes()
-        width = n_inputs + (decoder[-1] if decoder else int(self.n_components)) + 1
-        check_memory(
-            shape[1] * width,
-            f"vectors of {shape[1]} items, {width} numbers each,",
-            "Take smaller layers, or number items without gaps.",
-        )
-
     def _sizes(self):
         """Return the sizes of the encoder's and the decoder's hidden layers."""
         return (
@@ -577,6 +568,13 @@ class FastVAERecommender(GradientRecommender):
         )
 
     def _resolve_components(self, X, known):
+        (n_inputs, *_), decoder = self._sizes()
+        width = n_inputs + (decoder[-1] if decoder else int(self.n_components)) + 1
+        check_memory(
+            X.shape[1] * width,
+            f"vectors of {X.shape[1]} items, {width} numbers each,",
+            "Take smaller layers, or number items without gaps.",
+        )
         n_users = np.count_nonzero(np.diff(X.indptr))
         n_known = max(n_users, self._n_known_users)
         return vae_components(self, n_known, X.shape[1], n_known > n_users)
@@ -624,11 +622,16 @@ class FastVAERecommender(GradientRecommender):
         tables["item_factors"] = np.column_stack([rows, bias]).astype(np.float32), counts
         self._add_rows(tables | layers, components, {"items": X.shape[1]}, reset)
 
-    def _check_continues(self, X, components, partial):
-        super()._check_continues(X, components, partial)
-        check_unchanged(self, "similarity", components.cosine == self._cosine, "that")
-        same = self.activation == self._activation
-        check_unchanged(self, "activation", same, repr(self._activation))
+    def _check_continues(self, known, components, mode):
+        if mode != RESUMES:
+            check_unchanged(self, "similarity", components.cosine == self._cosine, "that")
+            same = self.activation == self._activation
+            check_unchanged(self, "activation", same, repr(self._activation))
+            self._check_layers()
+        super()._check_continues(known, components, mode)
+
+    def _check_layers(self):
+        """Raise unless layers have the sizes that the parameters give."""
         hidden, decoder = self._sizes()
         outputs = [*hidden, 2 * int(self.n_components), *decoder]
         if outputs != [layer.shape[1] for layer in self.layers_] or len(hidden) != self._n_hidden:
