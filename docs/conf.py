@@ -9,6 +9,7 @@ from docutils import nodes
 from docutils.utils.math import latex2mathml, pick_math_environment
 
 import freqfm
+from freqfm.backends.support import table
 
 sys.path.insert(0, str(Path(__file__).parent))
 # Examples that would download data use what is there, or synthetic data.
@@ -129,8 +130,29 @@ def unlink_metrics(app, doctree):
             node.replace_self(node.children)
 
 
+def support_table(columns):
+    """Return some columns of the table of what can be used where, as text."""
+    lines = [".. list-table::", "   :header-rows: 1", "", "   * -"]
+    lines += [f"     - {column}" for column in columns]
+    for name, marks in table()[1].items():
+        lines.append(f"   * - ``{name}``" if '"' in name else f"   * - {name}")
+        marks = {column: "" if mark == "-" else mark for column, mark in marks.items()}
+        lines += [f"     - {marks[column]}" for column in columns]
+    return "\n".join(lines)
+
+
+def show_support(app, docname, source):
+    """Put a table in the place of lines such as ``.. support:: GPU, Dask``."""
+
+    def found(match):
+        return support_table(match[1].split(", "))
+
+    source[0] = re.sub(r"^\.\. support:: (.+)$", found, source[0], flags=re.M)
+
+
 def setup(app):
     """Connect the hooks."""
+    app.connect("source-read", show_support)
     app.add_html_math_renderer("mathml", (write_inline_math, None), (write_math_block, None))
     app.connect("autodoc-skip-member", skip_routing)
     app.connect("autodoc-process-docstring", unlink, priority=600)

@@ -299,7 +299,8 @@ class RankingProblem(NamedTuple):
     #: The class of the proposals of negatives per user, if the sampler has one; or None.
     proposal_type: type | None = None
     formulas: dict = MappingProxyType({})  #: custom formulas, as in ``FMProblem``
-    n_terms: int = 1  #: the most terms of a row, see ``Terms``
+    #: The most terms of a row, see ``Terms``; None if rows are users.
+    n_terms: int | None = None
     graph: Graph | None = None  #: for a backend that ``propagates``
 
     def storing(self, formulas):

@@ -24,7 +24,7 @@ class ShardedFM(OnCluster):
     """
 
     _trainer = ShardedFMTrainer
-    _takes_scorers = False
+    _rows_in = "Dask"
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
         """Bring the rows to their workers and check them, see ``BaseFM._prepare``."""

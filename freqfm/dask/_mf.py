@@ -13,6 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 from freqfm._input.rows import stack_rows, take_rows
 from freqfm._input.validation import count_columns, kernel_csr
 from freqfm._messages import shown
+from freqfm.backends.support import check
 from freqfm.callbacks._storage import digest
 from freqfm.dask._base import OnCluster, Sharded
 from freqfm.dask._cluster import Cluster, partitions_of
@@ -49,10 +50,8 @@ def collect_users(first, parts):
     try:
         X = model._validate_history(X, reset=True)
         if X.nnz and X.data.min() < 0:
-            raise ValueError(
-                f"X holds {X.data.min():g}, a dislike, and these are not supported on a cluster; "
-                f"drop negative values, or use freqfm.MFRecommender on one machine."
-            )
+            given = f"X holds {X.data.min():g}, a dislike, and these are not supported"
+            check("Dask", "dislikes", given=given, advice="drop negative values")
     except ValueError as error:
         last = first + len(parts) - 1
         raise type(error)(f"partitions {first} to {last} of X: {error}") from error
@@ -269,9 +268,7 @@ class ShardedInteractions(NamedTuple):
 
     def validated_on(self, *given):
         """Raise: interactions to validate on would have to be on the same workers."""
-        raise ValueError(
-            "X_val is not supported on a cluster; leave it out, and a part of X is held out."
-        )
+        check("Dask", "X_val")
 
     def graph(self):
         """Return the matrix that a spectral start decomposes, as an operator."""
@@ -478,10 +475,11 @@ class MFRecommender(OnCluster, mf.MFRecommender):
     def _read(self, X, reset, *, dislikes=None):
         """Bring the users to their workers and check them there."""
         if dislikes is not None:
-            raise ValueError(
-                "dislikes are not supported on a cluster; leave them out, or use "
-                "freqfm.MFRecommender on one machine."
-            )
+            given = "dislikes are not supported"
+            check("Dask", "dislikes", given=given, advice="leave them out")
+        if not self._given_backbone.is_linear:
+            part = "Features, MLP, backbones of your own"
+            check("Dask", part, given=self._shown("backbone"), advice="use 'linear'")
         if not reset:
             self._check_trainable()
         parts = {"X": partitions_of("X", X, (2,))}
@@ -499,41 +497,29 @@ class MFRecommender(OnCluster, mf.MFRecommender):
 
     def _resolve_components(self, X, known):
         components, n_shards = super()._resolve_components(X, known), len(X.parts)
-        if not components.backbone.is_linear:
-            raise ValueError(
-                f"backbone={self.backbone!r} does not train on a cluster; use 'linear', or "
-                f"freqfm.MFRecommender on one machine."
-            )
         if components.auxiliary:
             axis = "loss" if components.loss in components.auxiliary else "auxiliary"
-            raise ValueError(
-                f"{axis}={shown(getattr(self, axis))} does not train on a cluster; leave it out, "
-                f"or use freqfm.MFRecommender on one machine."
-            )
+            check("Dask", "auxiliary terms", given=self._shown(axis), advice="leave it out")
         # Of the interactions, a spectral start needs the products with their matrix alone.
         is_spectral = type(components.initializer).directions is Spectral.directions
         if components.initializer.needs_interactions and not is_spectral:
-            raise ValueError(
-                f"init={shown(self.init)} needs all interactions in one place, and they are on the "
-                f"workers; choose 'spectral', or freqfm.MFRecommender on one machine."
-            )
+            check("Dask", "initializers that read interactions", given=self._shown("init"))
         temperature, sampler = components.temperature, components.sampler
         if temperature is not None and temperature.state_shape(int(self.n_components)) is not None:
-            raise ValueError(
-                f"temperature={shown(self.temperature)} keeps a state of all users, which a "
-                f"cluster does not train; choose another, or freqfm.MFRecommender on one machine."
-            )
+            check("Dask", 'temperature="cu_tau"', given=self._shown("temperature"))
         adapts = temperature is not None and (
             temperature.statistics_wanted or temperature.looks_at_vectors
         )
         refresh = (getattr(sampler, "refresh", 1) or 1) > 1 or components.loss.k is not None
-        if n_shards > 1 and (adapts or refresh):
-            name = "temperature" if adapts else "loss" if components.loss.k else "negative_sampler"
-            raise ValueError(
-                f"{name}={getattr(self, name)!r} keeps a state between rounds that shards do not "
-                f"share; set n_shards=1, or choose another."
-            )
+        if n_shards > 1 and adapts:
+            check("Dask", "temperatures that change in a fit", given=self._shown("temperature"))
+        if n_shards > 1 and refresh:
+            axis = "loss" if components.loss.k else "negative_sampler"
+            check("Dask", "parts refreshed after several epochs", given=self._shown(axis))
         return components
+
+    def _shown(self, parameter):
+        return f"{parameter}={shown(getattr(self, parameter))}"
 
     def _make_trainer(self, components, interactions, known, score):
         make_trainable(self, align=True)

@@ -82,6 +82,7 @@ MAY_IMPORT = {
         "_input",
         "_messages",
         "_versions",
+        "backends",
         "callbacks",
         "estimators",
         "formulas",
@@ -176,7 +177,7 @@ def backend_of(name):
     """Return the folder of ``backends`` that a full name is in: "cpu"; None outside of these."""
     parts = name.split(".")
     folder = parts[2] if parts[:2] == ["freqfm", "backends"] and len(parts) > 2 else None
-    return None if folder in (None, "base", "get") else folder
+    return None if folder in (None, "base", "get", "support") else folder
 
 
 def violations(module, tree, is_package=False):

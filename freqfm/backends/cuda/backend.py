@@ -8,6 +8,7 @@ from freqfm.backends.cuda.ranking.propagation import BatchGraphTrainer, EpochGra
 from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
 from freqfm.backends.cuda.topk import top_k
 from freqfm.backends.cuda.vae import CUDAAutoencoderTrainer
+from freqfm.backends.support import check
 
 
 def _cpu_only(what):
@@ -23,7 +24,7 @@ def _refuse_others(weights):
     parts = type(weights[0].dense), type(weights[0].factors)
     for kind, name in {FieldWeights: "FwFM", FieldVectors: "FFM"}.items():
         if kind in parts:
-            raise CPUOnlyError(f"{name} runs on the CPU only; set device='cpu', or device='auto'.")
+            check("GPU", name)
 
 
 class CUDABackend(Backend):
@@ -75,9 +76,7 @@ class CUDABackend(Backend):
     def least_squares_trainer(self, sides, n_threads):
         """Return a LeastSquaresTrainer, see ``Backend``."""
         if not all(problem.n_steps for problem, *_ in sides):
-            raise CPUOnlyError(
-                "solver='cholesky' runs on the CPU only; set device='cpu', or device='auto'."
-            )
+            check("GPU", 'ALSRecommender: solver="cholesky"')
         return CUDALeastSquaresTrainer(self.device, sides)
 
     def autoencoder_trainer(self, problem, n_threads):
@@ -113,7 +112,8 @@ class CUDABackend(Backend):
     standard_normal = _cpu_only("Normal numbers are drawn")
     propagation = _cpu_only("Graphs are propagated outside of training")
 
-    # Operations that are not implemented.
-
     table_trainer = _cpu_only("Backbones are trained")
-    word2vec_trainer = _cpu_only("Word vectors are trained")
+
+    def word2vec_trainer(self, problem, n_threads):
+        """Not implemented."""
+        check("GPU", "Word2Vec")

@@ -41,6 +41,7 @@ from freqfm._signals import release_signals
 from freqfm._sklearn import Interval, StrOptions, callbacks_of
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import FMWeights
+from freqfm.backends.support import check
 from freqfm.estimators.fm.explanations.base import ExplanationMixin
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
@@ -211,8 +212,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
     #: A remedy if training diverges, besides a smaller learning rate.
     _divergence_hint = "scale the features (and a regression target) to about 1"
 
-    #: Whether early stopping can use other scores than the loss.
-    _takes_scorers = True
+    #: Where rows are, if it is not the memory of this process: a column of the table of support.
+    _rows_in: ClassVar[str | None] = None
 
     def _learned(self):
         """Return what the model learns, a list of ``Learned``."""
@@ -326,11 +327,6 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         weights = {} if (weight == 1).all() else {"sample_weight": weight}
         return score_by(check_scoring(self, self.scoring), self, X, y, **weights)
 
-    def _refuse_scorers(self, reason):
-        """Raise if early stopping is to use another score than the loss."""
-        if self.scoring != "loss":
-            raise ValueError(f"scoring={self.scoring!r} {reason}; set scoring='loss'.")
-
     def _encode_and_check(self, y, classes, reset):
         target, labels = self._encode_target(y, classes, reset)
         self._loss.check_target(target)
@@ -379,10 +375,9 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             "cf_sgd", or validation rows are not predicted better than by a constant.
         """
         self._validate_params()
-        if is_stream(X):
-            self._refuse_scorers("needs rows in memory, but X is a stream")
-        if not self._takes_scorers:
-            self._refuse_scorers("is not computed on a Dask cluster")
+        where = "streams" if is_stream(X) else self._rows_in
+        if where and self.scoring != "loss":
+            check(where, 'FM: other scoring than "loss"', given=f"scoring={self.scoring!r}")
         with attempt(self) as trial:
             # The state of an interrupted fit, from a checkpoint; this call finishes it.
             unfinished = self.__dict__.pop("_unfinished", None)

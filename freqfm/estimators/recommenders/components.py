@@ -11,6 +11,7 @@ import numpy as np
 from freqfm._components import is_named, nearest, refuse_names, resolve
 from freqfm._messages import warn_user
 from freqfm.backbones import BACKBONES, Backbone
+from freqfm.backends.support import check
 from freqfm.estimators.recommenders.mf_auxiliary import resolve_terms
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
@@ -172,10 +173,7 @@ def mf_components(model, n_pairs, shape, n_known):
     loss = resolve("loss", model.loss, RankingLoss, RANKING_LOSSES)._for_data(*shape, n_known)
     backbone = resolve("backbone", model.backbone, Backbone, BACKBONES)
     if backbone._has_context and getattr(loss, "margins", False):
-        raise ValueError(
-            f"loss={model.loss!r} learns margins of users, which queries of backbone=Context do "
-            f"not have; set margins=False, or choose another loss."
-        )
+        check("context", "MAWU with margins", given=f"loss={model.loss!r}")
     cosine = _similarity(model, loss) == "cosine"
     temperature = _temperature(model, loss, cosine)
     initializer = _initializer(model)

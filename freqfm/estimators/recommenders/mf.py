@@ -31,6 +31,7 @@ from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backbones._base import check_tables, forward_all, occurrences
 from freqfm.backbones._described import mean_context, mean_vector
+from freqfm.backends.support import check
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import checked_pairs
 from freqfm.estimators.recommenders.components import FoldIn, default_sampler, mf_components
@@ -388,11 +389,8 @@ class MFRecommender(GradientRecommender):
         if not backbone._has_context:
             return interactions
         if interactions.dislikes is not None:
-            raise ValueError(
-                f"X holds {interactions.dislikes.nnz} dislikes, and backbone={self.backbone!r} "
-                f"does not learn from them: they belong to users, and rows of X to users in a "
-                f"context. Leave them out, or drop the context."
-            )
+            given = f"backbone={self.backbone!r}"
+            check("dislikes", "Context", n=interactions.dislikes.nnz, given=given)
         return replace(interactions, queries=backbone.read(interactions.shape[0]))
 
     def _resolve_components(self, X, known):

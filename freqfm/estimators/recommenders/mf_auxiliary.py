@@ -8,6 +8,7 @@ from freqfm._machine import single_threaded_blas
 from freqfm._messages import shown
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm, TermEpoch
 from freqfm.backbones._base import backward, compute
+from freqfm.backends.support import check
 from freqfm.losses import VectorLoss
 
 # The random streams of terms, beside those of ``MFTrainer``.
@@ -35,10 +36,8 @@ def resolve_terms(model, loss, backbone):
         terms = (loss, *terms)
         given, otherwise = f"loss={shown(model.loss)}", "choose another loss"
     if terms and backbone._has_context:
-        raise ValueError(
-            f"{given} is a function of vectors of users, and rows of "
-            f"backbone={type(backbone).__name__} are queries; {otherwise}."
-        )
+        words = {"backbone": f"backbone={type(backbone).__name__}", "advice": otherwise}
+        check("context", "auxiliary terms", given=given, **words)
     if terms and backbone._changes_by_epoch and not backbone.is_linear:
         raise ValueError(
             f"{given} needs the gradients of each batch, and the backbone "

@@ -25,6 +25,7 @@ from freqfm.backends.base import (
     Terms,
     TrainedTable,
 )
+from freqfm.backends.support import check
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.histories import are_among, pair_numbers
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
@@ -347,10 +348,7 @@ class DislikesTrainer(MFTrainer):
 
     def __init__(self, likes, X):
         if likes._backend is not backends.get():
-            raise ValueError(
-                f"dislikes are trained on the CPU only, but device={likes.model.device!r} trains "
-                f"on {likes.device}; set device='cpu', or leave dislikes out."
-            )
+            check("GPU", "dislikes")
         self._share = _total(X) / _total(likes.X)
         if self._share > _LARGEST_RATIO:
             raise ValueError(

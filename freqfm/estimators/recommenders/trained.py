@@ -14,6 +14,7 @@ from freqfm._input.validation import LearnedArrays, check_memory, draw_seed
 from freqfm._messages import shown, warn_user
 from freqfm._signals import release_signals
 from freqfm._sklearn import Interval
+from freqfm.backends.support import check
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender
 from freqfm.estimators.training import (
@@ -342,10 +343,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         """Return the scorer that the parameter ``scoring`` names, or is; raise if it is not one."""
         scorer = scorer_of(self.scoring, self.n_recommendations)
         if not (self._takes_callables or isinstance(scorer, RankingScorer)):
-            raise ValueError(
-                f"scoring={shown(self.scoring)} is not computed on a Dask cluster; give the name "
-                f"of a metric, such as 'ndcg@20'."
-            )
+            check("Dask", "scoring by a function", given=f"scoring={shown(self.scoring)}")
         return scorer
 
 

@@ -50,7 +50,7 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
         self._family = family(problem, n_pairs, n_threads)
         self.batches_per_call = self._family.batches_per_call()
         n_listed = self._family.n_listed
-        n_terms = n_pairs * problem.n_terms
+        n_terms = n_pairs * (problem.n_terms or 1)
         if max(n_pairs + n_listed, n_terms) > np.iinfo(np.int32).max:
             raise ValueError(
                 f"batch_size={problem.batch_size} with n_negatives={problem.n_negatives} for each "

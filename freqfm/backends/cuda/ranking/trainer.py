@@ -21,6 +21,7 @@ from freqfm.backends.cuda.ranking.batches import (
 from freqfm.backends.cuda.ranking.pairwise import PairwiseFamily
 from freqfm.backends.cuda.ranking.softmax import SoftmaxFamily
 from freqfm.backends.cuda.tables import DeviceTables, dropout_of
+from freqfm.backends.support import check
 from freqfm.formulas import codes
 from freqfm.formulas.losses import ends_draws
 from freqfm.formulas.rng import key_in_python
@@ -166,26 +167,20 @@ def batches_between(row_starts, pair_starts):
 
 def _refuse(problem):
     """Raise if a part of the problem runs on the CPU only."""
-    advice = "set device='cpu', or device='auto'."
     stores = problem.rule.step_code == codes.STEP_STORE
     if stores and problem.graph is None:
-        raise CPUOnlyError(
-            f"backbones, losses in NumPy and auxiliary terms are trained on the CPU only; {advice}"
-        )
+        check("GPU", "Features, MLP, backbones of your own")
+    if problem.n_terms is not None:
+        check("GPU", "Context")
     if stores and problem.constants.get("margins"):
-        raise CPUOnlyError(
-            f"margins with LightGCN(propagate='batch') run on the CPU only; {advice}"
-        )
+        check("GPU", 'MAWU with LightGCN("batch")')
     n_known = int(problem.degrees.sum())
     if n_known > np.iinfo(np.int32).max:
         raise CPUOnlyError(
             f"X has {n_known} interactions; more than {np.iinfo(np.int32).max} are "
-            f"trained on the CPU only; {advice}"
+            f"trained on the CPU only; set device='cpu', or device='auto'."
         )
-    if problem.family not in FAMILIES:
-        raise CPUOnlyError(f"losses of the family {problem.family!r} run on the CPU only; {advice}")
     if ends_draws in problem.formulas:
-        raise CPUOnlyError(f"the loss WARP runs on the CPU only; {advice}")
-    drawn = problem.negatives_code == codes.NEGATIVES_DRAWN
-    if drawn and problem.family != "softmax":
-        raise CPUOnlyError(f"sampler {problem.sampler} runs on the CPU only; {advice}")
+        check("GPU", "WARP")
+    if problem.negatives_code == codes.NEGATIVES_DRAWN and problem.family != "softmax":
+        check("GPU", "samplers by user, losses of pairs", given=problem.sampler)
