@@ -450,14 +450,14 @@ class Layout:
         for entry in model._learned():
             if entry.role == COUNTS or "users" in entry.axes:
                 continue
-            for rows in entry.views(entry.get(model)):
+            for rows in entry.views(model):
                 n_rows, counts = rows.shape[1], int(entry.by_token)
                 if not n_rows:
                     continue
                 if entry.row_of is not None:
                     if n_rows not in ranked:
                         ranked[n_rows] = len(self.tokens)
-                        self.tokens.append(np.argsort(entry.row_of)[:n_rows])
+                        self.tokens.append(np.argsort(getattr(model, entry.row_of))[:n_rows])
                     counts = ranked[n_rows]
                 for columns, rule in entry.rules_of_columns():
                     rule = rules.get(rule, rule)

@@ -10,7 +10,8 @@ tables, a dict of these arrays, by the names that kernels know.
 
 import copy
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -41,10 +42,11 @@ _MERGES = {VECTORS: SHARES, WEIGHTS: MEANS, OPTIMIZER: MOMENTS, STATISTICS: SUMS
 _ROWS = ("features", "items", "users", "tokens")
 
 
-class Learned(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Learned:
     """An array that a model learns, as an estimator or a component declares it."""
 
-    #: The attribute, or the attribute and the keys, fields or places in it.
+    #: The attribute, or a tuple of the attribute and the keys, fields or places in it.
     path: str | tuple
     axes: tuple  #: what each axis is, its length, or None
     role: str = VECTORS
@@ -54,27 +56,32 @@ class Learned(NamedTuple):
     start: Callable | None = None
     #: How copies are merged: by default as the role says; a tuple if columns differ.
     merge: str | tuple | None = None
-    #: Returns the tables of an array that holds several, and the row of each token in them, a
-    #: number beyond the last of a token without any.
+    #: Returns the tables that an array holds, if several, given the model and the array; and the
+    #: attribute with the row of each token in them, a number beyond the last of one without any.
     tables: Callable | None = None
-    row_of: np.ndarray | None = None
+    row_of: str | None = None
 
-    @property
+    @cached_property
     def keys(self):
         """The attribute, and the keys, fields or places in it."""
         return (self.path,) if isinstance(self.path, str) else self.path
 
-    @property
+    @cached_property
     def name(self):
         """The name, in messages."""
         return ".".join(map(str, self.keys))
 
-    @property
+    @cached_property
+    def kinds(self):
+        """The kinds of types that are converted to that of the array."""
+        return "iu" if np.dtype(self.dtype).kind == "i" else "fiu"
+
+    @cached_property
     def axis_of_rows(self):
         """The number of the axis of rows, which belong to users or tokens; None without."""
         return next((k for k, axis in enumerate(self.axes) if axis in _ROWS), None)
 
-    @property
+    @cached_property
     def by_token(self):
         """Whether the array has rows of tokens."""
         axis = self.axis_of_rows
@@ -94,16 +101,15 @@ class Learned(NamedTuple):
 
     def get(self, model):
         """Return the array of a model."""
-        attribute, *keys = self.keys
-        found = getattr(model, attribute)
-        for key in keys:
+        found = getattr(model, self.keys[0])
+        for key in self.keys[1:]:
             found = getattr(found, key) if hasattr(found, "_fields") else found[key]
         return found
 
     def set(self, model, array):
         """Set the array of a model, in new containers: copies of the model keep theirs."""
-        attribute, *keys = self.keys
-        setattr(model, attribute, _placed(getattr(model, attribute, None), keys, array))
+        name, keys = self.keys[0], self.keys[1:]
+        setattr(model, name, _placed(getattr(model, name), keys, array) if keys else array)
 
     def room(self, array, n_tokens):
         """Return an empty array like one of a model that has so many tokens."""
@@ -112,23 +118,23 @@ class Learned(NamedTuple):
         shape, axis = array.shape, self.axis_of_rows
         return aligned_empty((*shape[:axis], n_tokens, *shape[axis + 1 :]), array.dtype)
 
-    def views(self, array):
-        """Return the tables in an array, (n_outputs, n_rows, width), as views; none if empty."""
+    def views(self, model):
+        """Return the tables in the array, (n_outputs, n_rows, width), as views; none if empty."""
+        array = self.get(model)
         if not array.size:
             return []
         if self.tables is not None:
-            return [t if t.ndim == 3 else t[np.newaxis] for t in self.tables(array)]
+            return [t if t.ndim == 3 else t[np.newaxis] for t in self.tables(model, array)]
         axis, n_outputs = self.axis_of_rows, len(array) if self.axes[0] == "outputs" else 1
         return [array.reshape(n_outputs, 1 if axis is None else array.shape[axis], -1)]
 
 
 def _placed(container, keys, value):
     """Return a copy of nested containers with a value in a place."""
-    if not keys:
-        return value
     key, *rest = keys
     if hasattr(container, "_fields"):
-        return container._replace(**{key: _placed(getattr(container, key), rest, value)})
+        value = _placed(getattr(container, key), rest, value) if rest else value
+        return container._replace(**{key: value})
     container = container.copy()
     container[key] = _placed(container[key], rest, value) if rest else value
     return container
@@ -148,18 +154,20 @@ _OF_TABLES = {
 }
 
 
-def optimizer_entries(path, tables):
+@cache
+def optimizer_entries(path, /, **axes):
     """Return what an optimizer keeps in a dict of dicts, by the names of tables.
 
     Parameters
     ----------
     path : tuple
         Of the dict, see ``Learned``.
-    tables : dict of Learned
+    **axes : str or None
+        Of the rows of each table.
     """
     return [
-        Learned((*path, name, key), (table.axes[0], None)[:n_axes], OPTIMIZER, merge=merge)
-        for name, table in tables.items()
+        Learned((*path, name, key), (rows, None)[:n_axes], OPTIMIZER, merge=merge)
+        for name, rows in axes.items()
         for key, (_, n_axes, merge) in _OF_TABLES.items()
     ]
 
@@ -170,11 +178,14 @@ def make_trainable(model, align=False):
     With ``align``, those of float32 begin with a cache line: training is faster.
     """
     for entry in model._learned():
-        array = as_kernel_array(entry.get(model), entry.dtype)
-        entry.set(model, as_aligned(array) if align and entry.dtype is np.float32 else array)
+        before = entry.get(model)
+        array = as_kernel_array(before, entry.dtype)
+        array = as_aligned(array) if align and entry.dtype is np.float32 else array
+        if array is not before:
+            entry.set(model, array)
 
 
-def check_arrays(model, learned, declared, sizes):
+def check_arrays(model, learned, entries, sizes):
     """Raise unless the arrays of a model are as they are declared.
 
     Parameters
@@ -182,28 +193,28 @@ def check_arrays(model, learned, declared, sizes):
     model : estimator
     learned : LearnedArrays
         Of the model.
-    declared : iterable of Learned
+    entries : iterable of Learned
     sizes : dict
         The lengths of axes; those of others are added, and must not be 0.
     """
-    for entry in declared:
+    for entry in entries:
         learned.get(entry.keys[0])
-        name, kinds = entry.name, "fiu" if np.dtype(entry.dtype).kind == "f" else "iu"
-        shape = tuple(sizes.get(axis) if isinstance(axis, str) else axis for axis in entry.axes)
-        found = learned.array(name, shape, kinds, entry.get(model))
-        for axis, known, n in zip(entry.axes, shape, found, strict=True):
-            if known is None and axis is not None:
-                learned.require(n > 0, name, f"holds no {axis}")
-                sizes[axis] = n
+        shape = tuple([sizes.get(axis) if isinstance(axis, str) else axis for axis in entry.axes])
+        found = learned.array(entry.name, shape, entry.kinds, entry.get(model))
+        if None in shape:
+            named = [(axis, n) for axis, n in zip(entry.axes, found, strict=True) if axis]
+            for axis, n in named:
+                learned.require(n > 0, entry.name, f"holds no {axis}")
+            sizes.update((axis, n) for axis, n in named if isinstance(axis, str))
 
 
-def extend(model, declared, sizes, new=False):
+def extend(model, entries, sizes, new=False):
     """Give a model rows of its axes; those before are copied, new ones start as declared.
 
     Parameters
     ----------
     model : estimator
-    declared : iterable of Learned
+    entries : iterable of Learned
     sizes : dict
         The lengths of axes.
     new : bool, default=False
@@ -214,21 +225,21 @@ def extend(model, declared, sizes, new=False):
     ValueError
         If an array is declared with an axis that the model does not have.
     """
-    for entry in declared:
+    for entry in entries:
         array = np.zeros((0,) * len(entry.axes)) if new else entry.get(model)
         of_array = {} if new else dict(zip(entry.axes, array.shape, strict=True))
         lengths = {**of_array, **sizes}
         unknown = [axis for axis in entry.axes if isinstance(axis, str) and axis not in lengths]
         if unknown:
             raise ValueError(
-                f"{entry.name} of {type(model).__name__} is declared with the axis {unknown[0]!r}, "
-                f"but this model has {', '.join(sizes)}; declare it with these, or with numbers."
+                f"{entry.name} of {type(model).__name__} is declared by {unknown[0]}, but this "
+                f"model has {' and '.join(sizes)}; declare it by these, or by numbers."
             )
         grown = aligned_zeros(tuple(lengths.get(axis, axis) for axis in entry.axes), entry.dtype)
         grown[tuple(map(slice, array.shape))] = array
         n_before = array.shape[entry.axis_of_rows or 0]
         entry.set(model, grown)
-        for rows in entry.views(grown) if entry.start is not None else ():
+        for rows in entry.views(model) if entry.start is not None else ():
             entry.start(model, rows[:, n_before:], n_before)
 
 

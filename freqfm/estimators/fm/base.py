@@ -6,6 +6,7 @@ import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from numbers import Integral, Real
 from typing import ClassVar
 
@@ -115,6 +116,35 @@ _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 _MOST_SETTLING = 2
 
 
+@cache
+def _learned_linear(outputs):
+    """Return what linear models learn, given the axis of outputs if there are several."""
+    return Learned("intercept_", ("outputs",), WEIGHTS), Learned("coef_", (*outputs, "features"))
+
+
+def learned_in_training(n_outputs, of_factors):
+    """Return what only training needs: steps, the optimizer's arrays, and counts.
+
+    Parameters
+    ----------
+    n_outputs : int
+    of_factors : callable
+        Returns what an optimizer keeps of factors, for the place of its dict.
+    """
+    found = [Learned("_n_steps", (1,), STATISTICS, np.int64, merge=LARGEST)]
+    rates = {"start": BaseFM._start_rates, "merge": SUMS}
+    for place in (("_optimizer_state", k) for k in range(n_outputs)):
+        found += [
+            Learned((*place, "per_row"), ("features",), OPTIMIZER, **rates),
+            Learned((*place, "intercept"), (3,), OPTIMIZER, merge=(MOMENTS, MOMENTS, SUMS)),
+            Learned((*place, "linear_first"), ("features",), OPTIMIZER),
+            Learned((*place, "linear_second"), ("features",), OPTIMIZER),
+            *of_factors(place),
+        ]
+    found.append(Learned("token_counts_", ("features",), COUNTS, np.float64))
+    return [*found, Learned("_target_sums", ("outputs", 4), COUNTS, np.float64)]
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimator, BaseEstimator):
     """Base class of all factorization machines: everything but factors and targets.
@@ -217,39 +247,16 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     def _learned(self):
         """Return what the model learns, a list of ``Learned``."""
-        return [
-            *self._learned_weights(),
-            Learned("_n_steps", (1,), STATISTICS, np.int64, merge=LARGEST),
-            *(entry for k in range(len(self.intercept_)) for entry in self._learned_state(k)),
-            Learned("token_counts_", ("features",), COUNTS, np.float64),
-            Learned("_target_sums", ("outputs", 4), COUNTS, np.float64),
-        ]
+        return [*self._learned_weights(), *self._learned_in_training(len(self.intercept_))]
 
     def _learned_weights(self):
         """Return what predictions read."""
         outputs = ("outputs",) if len(self.intercept_) > 1 else ()
-        return [
-            Learned("intercept_", ("outputs",), WEIGHTS),
-            Learned("coef_", (*outputs, "features")),
-            *self._learned_factors(outputs),
-        ]
+        return [*_learned_linear(outputs), *self._learned_factors(outputs)]
 
     @property
     def _weight_names(self):
-        return tuple(entry.path for entry in self._learned_weights())
-
-    def _learned_state(self, k):
-        """Return what the optimizer of an output keeps, by the fields of ``OptimizerState``."""
-        place, of_tokens = ("_optimizer_state", k), ("features",)
-        rates = {"start": BaseFM._start_rates, "merge": SUMS}
-        counted = {"merge": (MOMENTS, MOMENTS, SUMS)}
-        return [
-            Learned((*place, "per_row"), of_tokens, OPTIMIZER, **rates),
-            Learned((*place, "intercept"), (3,), OPTIMIZER, **counted),
-            Learned((*place, "linear_first"), of_tokens, OPTIMIZER),
-            Learned((*place, "linear_second"), of_tokens, OPTIMIZER),
-            *self._learned_factor_state(place),
-        ]
+        return tuple([entry.path for entry in self._learned_weights()])
 
     def _start_rates(self, rows, n_before):
         """Write the learning rates or counters of new tokens; see ``Learned``."""
@@ -796,8 +803,9 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             valid = isinstance(penalty, Real) and penalty >= 0
             learned.require(valid, name, f"is {shown(penalty)}, not a penalty")
         sizes = {"features": self.n_features_in_, "outputs": len(self.intercept_)}
-        states = "_optimizer_state", "_dense_state"
-        check_arrays(self, learned, (e for e in self._learned() if e.keys[0] not in states), sizes)
+        states, n_read = ("_optimizer_state", "_dense_state"), len(self._learned_weights())
+        others = (e for e in self._learned()[n_read:] if e.keys[0] not in states)
+        check_arrays(self, learned, others, sizes)
         check_steps(learned, "_n_steps", self._n_steps)
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs

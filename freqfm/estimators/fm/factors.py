@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from numbers import Integral
 
 import numpy as np
@@ -16,7 +16,7 @@ from freqfm._machine import aligned_empty, aligned_zeros
 from freqfm._messages import shown
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import RankedTables, RankedTraining
-from freqfm.estimators.fm.base import BaseFM, squeeze_outputs
+from freqfm.estimators.fm.base import BaseFM, learned_in_training, squeeze_outputs
 from freqfm.estimators.fm.explanations.contributions import PairTerm
 from freqfm.estimators.state import OPTIMIZER, SUMS, Learned
 from freqfm.estimators.training import check_unchanged
@@ -33,19 +33,20 @@ class PlainFactors(BaseFM):
 
     n_components: int = field(default=16, kw_only=False)
 
-    def _learned_factors(self, outputs):
-        """Return the learned factors, whose axes begin with ``outputs``; see ``_learned``."""
-        axes = *outputs, "features", *self._axes
-        return [Learned("factors_", axes, start=PlainFactors._start_factors)]
-
     # The axes of a feature's vectors.
     _axes = ("components",)
 
-    def _learned_factor_state(self, place):
-        """Return what the optimizer of an output keeps of factors."""
-        moments = [Learned((*place, name), ("features", None), OPTIMIZER) for name in FACTOR_STATES]
-        counters = Learned((*place, "per_vector"), ("features", "fields"), OPTIMIZER, merge=SUMS)
-        return [*moments, counters]
+    @classmethod
+    @cache
+    def _learned_factors(cls, outputs):
+        """Return the learned factors, whose axes begin with ``outputs``; see ``_learned``."""
+        start = PlainFactors._start_factors
+        return [Learned("factors_", (*outputs, "features", *cls._axes), start=start)]
+
+    @classmethod
+    @cache
+    def _learned_in_training(cls, n_outputs):
+        return learned_in_training(n_outputs, _learned_moments)
 
     def _start_factors(self, rows, n_before):
         """Write the vectors of tokens that occur for the first time; see ``Learned``."""
@@ -106,6 +107,13 @@ class PlainFactors(BaseFM):
         """Return the FMWeights of every output, as views of the model's arrays."""
         factors = as_kernel_input(self.factors_).reshape(-1, *self.factors_.shape[-2:])
         return self._outputs_with(factors)
+
+
+def _learned_moments(place):
+    """Return what an optimizer keeps of factors, for the place of its dict."""
+    moments = [Learned((*place, name), ("features", None), OPTIMIZER) for name in FACTOR_STATES]
+    counters = Learned((*place, "per_vector"), ("features", "fields"), OPTIMIZER, merge=SUMS)
+    return [*moments, counters]
 
 
 def assign_levels(assignment, ranks, counts):
@@ -339,29 +347,34 @@ class RankedFactors(BaseFM):
                 shape = min(len(tokens), len(state[name])), state[name].shape[-1]
                 state[name] = aligned_empty(shape if state[name].ndim == 2 else size)
 
-    def _learned_factors(self, outputs):
-        layout = self._layout()
-        tables = {"tables": layout.tables, "row_of": self.factor_rows_}
-        return [Learned("_factors", (*outputs, layout.n_weights), **tables)]
+    @classmethod
+    @cache
+    def _learned_factors(cls, outputs):
+        tables = {"tables": cls._weight_tables, "row_of": "factor_rows_"}
+        return [Learned("_factors", (*outputs, "weights of ranks"), **tables)]
 
-    def _learned_factor_state(self, place):
-        paths = [(*place, name) for name in FACTOR_STATES]
-        tables = [{"tables": partial(self._state_tables, k)} for k in range(len(paths))]
-        row_of = {"row_of": self.factor_rows_}
-        return [
-            *(
-                Learned(p, ("ranks",), OPTIMIZER, **t, **row_of)
-                for p, t in zip(paths, tables, strict=True)
-            ),
-            Learned((*place, "per_vector"), (0, 0), OPTIMIZER),
-        ]
+    @classmethod
+    @cache
+    def _learned_in_training(cls, n_outputs):
+        def of_factors(place):
+            *moments, counters = _learned_moments(place)
+            options = {"axes": (None,), "row_of": "factor_rows_"}
+            tables = [partial(cls._state_tables, k) for k in range(len(moments))]
+            pairs = zip(moments, tables, strict=True)
+            return [*(replace(m, tables=t, **options) for m, t in pairs), counters]
 
-    def _state_tables(self, k, numbers):
+        return learned_in_training(n_outputs, of_factors)
+
+    def _weight_tables(self, weights):
+        return self._layout().tables(weights)
+
+    @staticmethod
+    def _state_tables(k, model, numbers):
         """Return the tables of all ranks in an array of the optimizer's state, as views."""
-        numbers, n_rows = numbers.reshape(-1), self._layout().n_rows
+        numbers, layout = numbers.reshape(-1), model._state_layout[:, 2 * k : 2 * k + 2]
         return [
             numbers[start : start + n * width].reshape(n, width)
-            for n, (start, width) in zip(n_rows, self._state_layout[:, 2 * k :][:, :2], strict=True)
+            for n, (start, width) in zip(model._layout().n_rows, layout, strict=True)
         ]
 
     def _levels(self, features=slice(None)):
@@ -415,6 +428,7 @@ class RankedFactors(BaseFM):
         learned.array("ranks_", (None,), "iu")
         for name in ("feature_ranks_", "factor_rows_"):
             learned.array(name, (sizes["features"],), "iu")
+        sizes["weights of ranks"] = self._layout().n_weights
 
     def _checked_layout(self):
         learned, ranks = LearnedArrays(self), self.ranks_

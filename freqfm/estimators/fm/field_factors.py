@@ -204,6 +204,14 @@ class FactorsByField(FieldsParameter, PlainFactors):
                 )
 
 
+# The dense weights and their optimizer's arrays, which clusters average as they do the weights.
+_DENSE = (
+    Learned("_dense", ("outputs", "dense"), WEIGHTS),
+    Learned(("_dense_state", "first"), ("outputs", None), OPTIMIZER, merge=MEANS),
+    Learned(("_dense_state", "second"), ("outputs", None), OPTIMIZER, merge=MEANS),
+)
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class FactorsWithDense(PlainFactors):
     """One vector for each feature, and weights that every row uses, with their own optimizer."""
@@ -225,15 +233,11 @@ class FactorsWithDense(PlainFactors):
         """Whether there are any dense weights; without, the model is a plain one."""
         return self._dense.size > 0
 
-    def _learned_factors(self, outputs):
-        dense = [Learned("_dense", ("outputs", "dense"), WEIGHTS)] if self._has_dense else []
-        return [*super()._learned_factors(outputs), *dense]
+    def _learned_weights(self):
+        return [*super()._learned_weights(), *(_DENSE[:1] if self._has_dense else ())]
 
     def _learned(self):
-        # Clusters average the states as they do the weights.
-        axes = ("outputs", None), OPTIMIZER
-        states = [Learned(("_dense_state", n), *axes, merge=MEANS) for n in ("first", "second")]
-        return [*super()._learned(), *states]
+        return [*super()._learned(), *_DENSE[1:]]
 
     def set_params(self, **params):
         """Set parameters, including those of components that are given by name.

@@ -114,15 +114,16 @@ class ModelPart:
         model._begin_part(part, tokens)
         # The entries of whole arrays; and the rows of tables, with those of the part's.
         self._whole, self._copies = [], []
-        for entry in model._learned():
+        learned = model._learned()
+        for entry in learned:
             if entry.by_token:
                 entry.set(part, entry.room(entry.get(part), len(tokens)))
             else:
                 entry.set(part, aligned_copy(entry.get(model)))
                 self._whole.append(entry)
-        for entry, of_part in zip(model._learned(), part._learned(), strict=True):
+        for entry in learned:
             if entry.by_token:
-                self._pair_tables(entry, of_part, tokens)
+                self._pair_tables(entry, tokens)
         for table, copied, rows in self._copies:
             # In this mode NumPy fills the copy without a buffer.
             np.take(table, rows, axis=0, out=copied, mode="clip")
@@ -130,17 +131,15 @@ class ModelPart:
             X, weight = self.rows.X, self.rows.weight
             part.token_counts_ += weight_of_tokens(X.indices, X.indptr, weight, n_entries)
 
-    def _pair_tables(self, of_model, of_part, tokens):
+    def _pair_tables(self, entry, tokens):
         """List which rows of the tables in an array of the model those of the part hold."""
-        tables = (
-            of_model.views(of_model.get(self._model)),
-            of_part.views(of_part.get(self.estimator)),
-        )
-        for table, copied in zip(*tables, strict=True):
+        model, part = self._model, self.estimator
+        for table, copied in zip(entry.views(model), entry.views(part), strict=True):
             rows = tokens
-            if of_model.row_of is not None:
+            if entry.row_of is not None:
                 rows = np.empty_like(tokens)
-                rows[of_part.row_of] = of_model.row_of[tokens]
+                row_of, row_in_part = (getattr(of, entry.row_of) for of in (model, part))
+                rows[row_in_part] = row_of[tokens]
                 rows = rows[: copied.shape[1]]
             if copied.size:
                 self._copies += [(*pair, rows) for pair in zip(table, copied, strict=True)]

@@ -1,6 +1,7 @@
 """Recommenders whose tables are updated by gradients: the state and the task of training."""
 
 from abc import abstractmethod
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -51,6 +52,20 @@ def _start_temperatures(model, rows, n_before):
     """Let new users begin at the mean temperature; see ``Learned``."""
     before = model._inverse_temperatures[:n_before]
     rows[:] = before.mean(axis=0) if n_before else 1
+
+
+@cache
+def _learned_beside(rows):
+    """Return what is learned beside tables; ``rows`` are those of temperatures."""
+    of_training, shared = {"role": OPTIMIZER, "dtype": np.float64}, (None, None)
+    return [
+        Learned(("_training", "n_steps"), (1,), OPTIMIZER, np.int64, merge=LARGEST),
+        Learned("_inverse_temperatures", (rows, 2), STATISTICS, start=_start_temperatures),
+        Learned(("_training", "temperature_state"), (rows, 2), **of_training),
+        Learned(("_training", "shared_state"), shared, **of_training),
+        Learned(_STATISTICS, (rows, 3), **of_training),
+        Learned(("_training", "codewords"), shared, COUNTS),
+    ]
 
 
 class TrainingState(NamedTuple):
@@ -116,18 +131,13 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
 
     def _learned(self):
         """Return what the model learns, a list of ``Learned``."""
-        n, tables, start = self._rows_of_temperatures, self._learned_tables(), _start_temperatures
-        in_training, shared = {"role": OPTIMIZER, "dtype": np.float64}, (None, None)
-        return [
-            *tables.values(),
-            Learned(("_training", "n_steps"), (1,), OPTIMIZER, np.int64, merge=LARGEST),
-            Learned("_inverse_temperatures", (n, 2), STATISTICS, start=start),
-            Learned(("_training", "temperature_state"), (n, 2), **in_training),
-            Learned(("_training", "shared_state"), shared, **in_training),
-            Learned(("_training", "statistics"), (n, 3), **in_training),
-            Learned(("_training", "codewords"), shared, COUNTS),
-            *optimizer_entries(("_training", "optimizer"), tables),
-        ]
+        return [*self._learned_tables().values(), *self._learned_in_training()]
+
+    def _learned_in_training(self):
+        """Return what is learned beside the tables."""
+        axes = {name: entry.axes[0] for name, entry in self._learned_tables().items()}
+        states = optimizer_entries(("_training", "optimizer"), **axes)
+        return [*_learned_beside(self._rows_of_temperatures), *states]
 
     def _tables(self):
         """Return the arrays that are updated by gradients, by name."""
@@ -176,9 +186,9 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         shared = self._training.shared_state
         shared = shared.astype(np.float64) if shared.shape == shape else np.zeros(shape)
         self._training = self._training._replace(optimizer=states, shared_state=shared)
-        tables = self._learned_tables()
-        done = [*tables.values(), *optimizer_entries(("_training", "optimizer"), tables)]
-        others = [e for e in self._learned() if e not in done and None not in e.axes]
+        done = ("_training", "optimizer")
+        others = self._learned()[len(tables) :]
+        others = [e for e in others if e.keys[:2] != done and None not in e.axes]
         extend(self, others, {**sizes, "components": int(self.n_components)}, reset)
         arrays = (array for state in states.values() for array in state.values())
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in arrays)
@@ -195,10 +205,8 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         self._check_has_state()
         learned = LearnedArrays(self)
         check_steps(learned, "_training.n_steps", self._training.n_steps)
-        tables = self._learned_tables()
-        done = optimizer_entries(("_training", "optimizer"), tables)
         sizes = {"users": self._n_users, "items": self.n_features_in_}
-        others = [e for e in self._learned() if e not in done]
+        others = [e for e in self._learned() if e.keys[:2] != ("_training", "optimizer")]
         check_arrays(self, learned, others, sizes)
 
 
@@ -323,14 +331,14 @@ class RecommenderTrainer(TrainingTask):
 
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
-        strategy, tables = self.components.temperature, self.model._learned_tables().values()
+        strategy, model = self.components.temperature, self.model
         unused = {_STATISTICS, *_TEMPERATURES}
         if strategy is not None:
             unused = set() if strategy.statistics_wanted else {_STATISTICS}
         more = [
-            entry.get(self.model)
-            for entry in self.model._learned()
-            if entry.role != COUNTS and entry not in tables and entry.path not in unused
+            entry.get(model)
+            for entry in model._learned()[len(self.tables) :]
+            if entry.role != COUNTS and entry.path not in unused
         ]
         return [*self.weights(), *more]
 

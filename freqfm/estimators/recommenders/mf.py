@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
 from numbers import Real
 from typing import ClassVar
 
@@ -58,7 +60,8 @@ from freqfm.temperatures import TEMPERATURES, Temperature
 _WORTH_SEVERAL_THREADS = 20_000
 
 _SIDES = "user", "item"
-_FACTORS, _MARGINS = ("user_factors", "item_factors"), ("user_margins", "item_margins")
+_FACTORS = {f"{s}_factors": Learned(f"{s}_factors_", (f"{s}s", "components")) for s in _SIDES}
+_MARGINS = {f"{s}_margins": Learned(f"{s}_margins_", (f"{s}s",)) for s in _SIDES}
 
 # Maximum number of users whose lengths and temperatures are averaged.
 _N_TYPICAL = 4096
@@ -71,6 +74,12 @@ def _counts_of_rows(name, n_rows, counts):
     """
     found = counts.get(name.split("_")[0], ())
     return found if len(found) == n_rows else np.ones(n_rows)
+
+
+@cache
+def _learned_of_backbone(*names):
+    """Return the tables of a backbone, whose rows are not users or items."""
+    return {name: Learned(("backbone_tables_", name), (None, None)) for name in names}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -412,15 +421,8 @@ class MFRecommender(GradientRecommender):
 
     def _learned_tables(self):
         of_backbone = getattr(self, "backbone_tables_", None)
-        if of_backbone is None:
-            tables = {f"{side}_factors": (f"{side}s", "components") for side in _SIDES}
-            tables = {name: Learned(f"{name}_", axes) for name, axes in tables.items()}
-        else:
-            # Rows of a backbone's tables are not users or items.
-            tables = {n: Learned(("backbone_tables_", n), (None, None)) for n in of_backbone}
-        margins = {f"{side}_margins": (f"{side}s",) for side in _SIDES}
-        margins = {name: Learned(f"{name}_", axes) for name, axes in margins.items()}
-        return tables | {n: entry for n, entry in margins.items() if hasattr(self, entry.path)}
+        tables = _FACTORS if of_backbone is None else _learned_of_backbone(*of_backbone)
+        return tables | {n: entry for n, entry in _MARGINS.items() if hasattr(self, entry.path)}
 
     def _start(self, X, components, reset):
         backbone = components.backbone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from numbers import Real
 from typing import ClassVar
@@ -241,6 +242,14 @@ _ROWS = 4096
 # Standard deviations of normal initial weights: of inputs, whose sums are over unit vectors, and of
 # item vectors.
 _INPUT_SCALE, _ITEM_SCALE = 0.1, 0.05
+
+
+@cache
+def _learned_of_layers(n_layers):
+    """Return the tables of items and of so many layers."""
+    factors = {name: Learned(f"{name}_", ("items", None)) for name in OF_ITEMS}
+    layers = [Learned(("layers_", i), (None, None), WEIGHTS) for i in range(n_layers)]
+    return factors | {f"layer_{i}": layer for i, layer in enumerate(layers)}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -582,11 +591,7 @@ class FastVAERecommender(GradientRecommender):
     _rows_of_temperatures = 1
 
     def _learned_tables(self):
-        factors = {name: Learned(f"{name}_", ("items", None)) for name in OF_ITEMS}
-        layers = range(len(self.layers_))
-        return factors | {
-            f"layer_{i}": Learned(("layers_", i), (None, None), WEIGHTS) for i in layers
-        }
+        return _learned_of_layers(len(self.layers_))
 
     def _layers(self):
         return as_layers(self.layers_, self._n_hidden)

@@ -291,6 +291,12 @@ _LARGEST_SHARE = 0.025
 _LARGEST_STEPS = {"skip_gram": 0.1, "cbow": 0.5}
 
 
+# What the optimizer updates, by the names that kernels know.
+_TABLES = {
+    name: Learned(f"{name}_", ("tokens", "components")) for name in ("vectors", "output_vectors")
+}
+
+
 @dataclass(eq=False, repr=False)
 class Word2Vec(
     TokenSimilarity,
@@ -677,25 +683,19 @@ class Word2Vec(
         self.vocabulary_, self.token_counts_ = {}, np.zeros(0, dtype=np.int64)
         self.vectors_ = np.zeros((0, int(self.n_components)), dtype=np.float32)
         self.output_vectors_ = self.vectors_
-        self._states = {name: {} for name in self._learned_tables()}
+        self._states = {name: {} for name in _TABLES}
         self._optimizer_name = type(optimizer).__name__
         self._n_steps = np.zeros(1, dtype=np.int64)
         self._init_curves()
 
-    def _learned_tables(self):
-        """Return what the optimizer updates: ``Learned``, by the names that kernels know."""
-        names = "vectors", "output_vectors"
-        return {name: Learned(f"{name}_", ("tokens", "components")) for name in names}
-
     def _learned(self):
         """Return what the model learns, a list of ``Learned``."""
-        tables = self._learned_tables()
-        steps = Learned("_n_steps", (1,), STATISTICS, np.int64)
-        return [*tables.values(), steps, *optimizer_entries(("_states",), tables)]
+        states = optimizer_entries(("_states",), **dict.fromkeys(_TABLES, "tokens"))
+        return [*_TABLES.values(), Learned("_n_steps", (1,), STATISTICS, np.int64), *states]
 
     def _tables(self):
         """Return the arrays that the optimizer updates, by the names that kernels know."""
-        return {name: entry.get(self) for name, entry in self._learned_tables().items()}
+        return {name: entry.get(self) for name, entry in _TABLES.items()}
 
     def _grow(self, vocabulary, corpus, optimizer):
         """Add the documents' counts, and rows for new tokens; at first all are new."""
