@@ -803,8 +803,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             valid = isinstance(penalty, Real) and penalty >= 0
             learned.require(valid, name, f"is {shown(penalty)}, not a penalty")
         sizes = {"features": self.n_features_in_, "outputs": len(self.intercept_)}
-        states, n_read = ("_optimizer_state", "_dense_state"), len(self._learned_weights())
-        others = (e for e in self._learned()[n_read:] if e.keys[0] not in states)
+        known = {"_optimizer_state", "_dense_state", *self._weight_names}
+        others = [entry for entry in self._learned() if entry.keys[0] not in known]
         check_arrays(self, learned, others, sizes)
         check_steps(learned, "_n_steps", self._n_steps)
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)

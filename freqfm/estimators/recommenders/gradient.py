@@ -38,6 +38,8 @@ from freqfm.samplers import MIDX
 from freqfm.samplers._base import check_proposal
 from freqfm.temperatures import Snapshot
 
+_OPTIMIZER = ("_training", "optimizer")
+
 # What the trainer changes only if there are temperatures, or statistics are wanted.
 _STATISTICS = ("_training", "statistics")
 _TEMPERATURES = (
@@ -136,7 +138,7 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
     def _learned_in_training(self):
         """Return what is learned beside the tables."""
         axes = {name: entry.axes[0] for name, entry in self._learned_tables().items()}
-        states = optimizer_entries(("_training", "optimizer"), **axes)
+        states = optimizer_entries(_OPTIMIZER, **axes)
         return [*_learned_beside(self._rows_of_temperatures), *states]
 
     def _tables(self):
@@ -186,9 +188,9 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         shared = self._training.shared_state
         shared = shared.astype(np.float64) if shared.shape == shape else np.zeros(shape)
         self._training = self._training._replace(optimizer=states, shared_state=shared)
-        done = ("_training", "optimizer")
-        others = self._learned()[len(tables) :]
-        others = [e for e in others if e.keys[:2] != done and None not in e.axes]
+        done = {entry.path for entry in self._learned_tables().values()}
+        others = (e for e in self._learned() if e.path not in done and None not in e.axes)
+        others = [entry for entry in others if entry.keys[:2] != _OPTIMIZER]
         extend(self, others, {**sizes, "components": int(self.n_components)}, reset)
         arrays = (array for state in states.values() for array in state.values())
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in arrays)
@@ -206,7 +208,7 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         learned = LearnedArrays(self)
         check_steps(learned, "_training.n_steps", self._training.n_steps)
         sizes = {"users": self._n_users, "items": self.n_features_in_}
-        others = [e for e in self._learned() if e.keys[:2] != ("_training", "optimizer")]
+        others = [e for e in self._learned() if e.keys[:2] != _OPTIMIZER]
         check_arrays(self, learned, others, sizes)
 
 
@@ -332,14 +334,13 @@ class RecommenderTrainer(TrainingTask):
     def state(self):
         """Return all arrays that training changes: the model's, and the optimizer's."""
         strategy, model = self.components.temperature, self.model
-        unused = {_STATISTICS, *_TEMPERATURES}
-        if strategy is not None:
-            unused = set() if strategy.statistics_wanted else {_STATISTICS}
-        more = [
-            entry.get(model)
-            for entry in model._learned()[len(self.tables) :]
-            if entry.role != COUNTS and entry.path not in unused
-        ]
+        done = {entry.path for entry in model._learned_tables().values()}
+        if strategy is None:
+            done |= {_STATISTICS, *_TEMPERATURES}
+        elif not strategy.statistics_wanted:
+            done.add(_STATISTICS)
+        learned = (entry for entry in model._learned() if entry.role != COUNTS)
+        more = [entry.get(model) for entry in learned if entry.path not in done]
         return [*self.weights(), *more]
 
     def pull(self):

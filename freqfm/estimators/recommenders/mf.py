@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
-from dataclasses import dataclass, field
 from functools import cache, partial
 from numbers import Real
 from typing import ClassVar
