@@ -15,10 +15,4 @@ __all__ = [
     "TermEpoch",
 ]
 
-AUXILIARY_TERMS = {
-    "ipl": IPL,
-    "ncl": NCL,
-    "resn": ReSN,
-    "sgl": SGL,
-    "simgcl": SimGCL,
-}
+AUXILIARY_TERMS = {"ipl": IPL, "ncl": NCL, "resn": ReSN, "sgl": SGL, "simgcl": SimGCL}

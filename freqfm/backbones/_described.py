@@ -336,11 +336,7 @@ def _matrix(name, features, owner="Features", row=None):
         features = checked_csr(features, name)
     try:
         features = check_array(
-            features,
-            accept_sparse="csr",
-            dtype=np.float32,
-            ensure_min_samples=0,
-            input_name=name,
+            features, accept_sparse="csr", dtype=np.float32, ensure_min_samples=0, input_name=name
         )
     except (TypeError, ValueError) as error:
         raise type(error)(

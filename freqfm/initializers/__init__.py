@@ -6,12 +6,7 @@ from freqfm.initializers._base import PRISM, Initializer, Normal, Spectral, Xavi
 
 __all__ = ["INITIALIZERS", "PRISM", "Initializer", "Normal", "Spectral", "XavierUniform"]
 
-INITIALIZERS = {
-    "normal": Normal,
-    "xavier": XavierUniform,
-    "prism": PRISM,
-    "spectral": Spectral,
-}
+INITIALIZERS = {"normal": Normal, "xavier": XavierUniform, "prism": PRISM, "spectral": Spectral}
 
 
 def resolve_for_columns(estimator):

@@ -240,10 +240,7 @@ class RankedByFactors(NamedTuple):
 
     def arrays(self, width):
         """Return the type and the shape of each array, for item vectors of a given width."""
-        return {
-            "order": (np.int32, (width, self.n_items)),
-            "deviations": (np.float32, (width,)),
-        }
+        return {"order": (np.int32, (width, self.n_items)), "deviations": (np.float32, (width,))}
 
     def check(self, learned, name):
         """Raise unless the lists hold items, see ``check_proposal``."""

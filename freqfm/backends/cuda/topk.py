@@ -10,12 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._numba.jit import inlined
-from freqfm.backends.cuda.groups import (
-    any_of_lanes,
-    last_of_lanes,
-    prefix_sum,
-    synchronize_group,
-)
+from freqfm.backends.cuda.groups import any_of_lanes, last_of_lanes, prefix_sum, synchronize_group
 from freqfm.backends.cuda.products import product_of_rows
 from freqfm.backends.cuda.tables import row_scale, unit_element
 from freqfm.formulas.selection import item_of, number_of, score_of

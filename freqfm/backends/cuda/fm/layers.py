@@ -68,8 +68,7 @@ class LayerGradients(NamedTuple):
 
 #: The arguments of training: those of FMArgs, Layers and LayerGradients.
 DeepArgs = NamedTuple(
-    "DeepArgs",
-    [*FMArgs.__annotations__.items(), ("layers", Layers), ("gradients", LayerGradients)],
+    "DeepArgs", [*FMArgs.__annotations__.items(), ("layers", Layers), ("gradients", LayerGradients)]
 )
 
 

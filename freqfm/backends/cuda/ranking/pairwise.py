@@ -10,14 +10,7 @@ import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.groups import group_sum
-from freqfm.backends.cuda.ranking.batches import (
-    LOSS,
-    Family,
-    batch_of,
-    key_of,
-    move_rows,
-    note_row,
-)
+from freqfm.backends.cuda.ranking.batches import LOSS, Family, batch_of, key_of, move_rows, note_row
 from freqfm.backends.cuda.tables import (
     gather_dropped_row,
     score_row,
