@@ -20,8 +20,11 @@ from freqfm.dask._cluster import Cluster, partitions_of
 from freqfm.dask._shards import Layout, Round, RoundTrainer, matrix_of, seed_of, stack
 from freqfm.estimators.recommenders import mf
 from freqfm.estimators.recommenders.base import refuse_empty
-from freqfm.estimators.recommenders.histories import InteractionHistory
-from freqfm.estimators.recommenders.interactions import Interactions, split_interactions
+from freqfm.estimators.recommenders.interactions import (
+    InteractionHistory,
+    Interactions,
+    split_interactions,
+)
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.state import make_trainable
 from freqfm.initializers import Spectral

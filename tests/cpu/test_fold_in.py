@@ -14,8 +14,9 @@ from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.components import FoldIn
+from freqfm.estimators.recommenders.fold_in import N_STEPS, UserLoss
 from freqfm.estimators.recommenders.gradient import GradientRecommender
-from freqfm.estimators.recommenders.histories import N_STEPS, InteractionHistory, UserLoss
+from freqfm.estimators.recommenders.interactions import InteractionHistory
 from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.losses import BPR, BSL, CCL, MACR, MAWU, RANKING_LOSSES, WARP, DirectAU
 from freqfm.temperatures import AdapTau
@@ -139,7 +140,7 @@ def test_no_step_raises_the_loss_much(monkeypatch):
     shares = [row.data.astype(np.float64) / row.sum() for row in X]
     losses = []
     for n_steps in range(1, 21):
-        monkeypatch.setattr("freqfm.estimators.recommenders.histories.N_STEPS", n_steps)
+        monkeypatch.setattr("freqfm.estimators.recommenders.fold_in.N_STEPS", n_steps)
         of_users = zip(unit(model.transform(X)), shares, X, strict=True)
         losses.append(
             [

@@ -10,7 +10,7 @@ from freqfm._input.interactions import ADVICE_FOR_NONE, InteractionTable, LazyTa
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import LearnedArrays
 from freqfm._messages import not_known, shorten, shown, warn_user
-from freqfm.estimators.recommenders.histories import with_dislikes
+from freqfm.estimators.recommenders.interactions import with_dislikes
 
 # The parameters that name columns, in the order in which columns are read.
 _ROLES = "user", "item", "value", "dislikes"

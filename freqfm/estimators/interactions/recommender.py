@@ -40,8 +40,8 @@ from freqfm.estimators.interactions.descriptions import (
 )
 from freqfm.estimators.interactions.encoding import ANSWERS, InteractionEncodingMixin, UnknownIds
 from freqfm.estimators.progress import announce
-from freqfm.estimators.recommenders.histories import with_dislikes
 from freqfm.estimators.recommenders.index import check_recommendations
+from freqfm.estimators.recommenders.interactions import with_dislikes
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k

@@ -20,8 +20,8 @@ from freqfm._input.validation import (
 )
 from freqfm._sklearn import StrOptions
 from freqfm.backends.base import LeastSquaresProblem
-from freqfm.estimators.recommenders.histories import noise_edge
 from freqfm.estimators.recommenders.index import rows_of
+from freqfm.estimators.recommenders.interactions import noise_edge
 from freqfm.estimators.recommenders.trained import TrainedRecommender, check_size
 from freqfm.estimators.state import Learned, extend, make_trainable
 from freqfm.estimators.training import TrainingTask

@@ -35,15 +35,16 @@ from freqfm.backends.support import check
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import checked_pairs
 from freqfm.estimators.recommenders.components import FoldIn, default_sampler, mf_components
-from freqfm.estimators.recommenders.gradient import GradientRecommender, draw_rows
-from freqfm.estimators.recommenders.histories import (
+from freqfm.estimators.recommenders.fold_in import (
     UserLoss,
     fold_in_rows,
-    of_users,
     scale_rows,
     shares_of_likes,
 )
 from freqfm.estimators.recommenders.index import Queries, Request, of_single
+from freqfm.estimators.recommenders.gradient import GradientRecommender, draw_rows
+from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
+from freqfm.estimators.recommenders.interactions import of_users
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import RESUMES, check_size
 from freqfm.estimators.state import Learned, make_trainable

@@ -27,7 +27,7 @@ from freqfm.backends.base import (
 )
 from freqfm.backends.support import check
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
-from freqfm.estimators.recommenders.histories import are_among, pair_numbers
+from freqfm.estimators.recommenders.interactions import are_among, pair_numbers
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
 from freqfm.formulas import codes
 from freqfm.losses import BPR, PairwiseLoss, VectorLoss

@@ -26,12 +26,12 @@ from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import AutoencoderBatch, AutoencoderProblem, Histories
 from freqfm.estimators.recommenders.components import vae_components
+from freqfm.estimators.recommenders.fold_in import scale_rows
 from freqfm.estimators.recommenders.gradient import (
     GradientRecommender,
     RecommenderTrainer,
     draw_rows,
 )
-from freqfm.estimators.recommenders.histories import scale_rows
 from freqfm.estimators.recommenders.trained import RESUMES, TrainedRecommender
 from freqfm.estimators.state import WEIGHTS, Learned, make_trainable
 from freqfm.estimators.training import check_unchanged

@@ -14,7 +14,7 @@ from freqfm._machine import single_threaded_blas
 from freqfm._signals import release_signals
 from freqfm.estimators.progress import announce, announced_parts
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
-from freqfm.estimators.recommenders.histories import scale_rows
+from freqfm.estimators.recommenders.fold_in import scale_rows
 from freqfm.estimators.training import attempt
 
 

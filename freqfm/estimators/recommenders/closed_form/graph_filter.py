@@ -22,7 +22,7 @@ from freqfm.estimators.recommenders.closed_form.base import (
     run_blocks,
     with_data,
 )
-from freqfm.estimators.recommenders.histories import noise_edge
+from freqfm.estimators.recommenders.interactions import noise_edge
 
 # With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 500
