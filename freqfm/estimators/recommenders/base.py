@@ -30,14 +30,12 @@ from freqfm._input.validation import (
 from freqfm._messages import cut, shown
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import RankedLists
-from freqfm.estimators.recommenders.index import Queries, VectorIndex, Wanted, of_single
+from freqfm.estimators.recommenders.index import Queries, Request, VectorIndex, of_single
 from freqfm.estimators.recommenders.interactions import (
     InteractionHistory,
     Interactions,
     with_dislikes,
 )
-from freqfm.estimators.recommenders.index import Queries, Request, VectorIndex, of_single
-from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection import holdout_by_content

@@ -45,7 +45,6 @@ from freqfm.estimators.recommenders.closed_form.graph_filter import GraphFilterR
 from freqfm.estimators.recommenders.closed_form.item_knn import ItemKNNRecommender
 from freqfm.estimators.recommenders.histories import are_among, pair_numbers, without
 from freqfm.estimators.recommenders.index import Request, of_single
-from freqfm.estimators.recommenders.index import Wanted, of_single
 from freqfm.estimators.recommenders.interactions import are_among, pair_numbers, without
 from freqfm.estimators.recommenders.mf import MFRecommender
 from freqfm.estimators.recommenders.vae import FastVAERecommender

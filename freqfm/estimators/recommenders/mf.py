@@ -41,9 +41,8 @@ from freqfm.estimators.recommenders.fold_in import (
     scale_rows,
     shares_of_likes,
 )
-from freqfm.estimators.recommenders.index import Queries, Request, of_single
 from freqfm.estimators.recommenders.gradient import GradientRecommender, draw_rows
-from freqfm.estimators.recommenders.index import Queries, Wanted, of_single
+from freqfm.estimators.recommenders.index import Queries, Request, of_single
 from freqfm.estimators.recommenders.interactions import of_users
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import RESUMES, check_size

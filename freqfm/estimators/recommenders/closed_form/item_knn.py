@@ -17,7 +17,6 @@ from freqfm.estimators.recommenders.closed_form.base import (
 )
 from freqfm.estimators.recommenders.histories import noise_edge
 from freqfm.estimators.recommenders.index import Request
-from freqfm.estimators.recommenders.index import Wanted
 from freqfm.estimators.recommenders.interactions import noise_edge
 
 # Of item_power="auto", chosen on validation: by how much the power grows with the noise, the power
