@@ -43,7 +43,6 @@ from freqfm.estimators.recommenders.closed_form.base import listed_rows
 from freqfm.estimators.recommenders.closed_form.ease import EASERecommender
 from freqfm.estimators.recommenders.closed_form.graph_filter import GraphFilterRecommender
 from freqfm.estimators.recommenders.closed_form.item_knn import ItemKNNRecommender
-from freqfm.estimators.recommenders.histories import are_among, pair_numbers, without
 from freqfm.estimators.recommenders.index import Request, of_single
 from freqfm.estimators.recommenders.interactions import are_among, pair_numbers, without
 from freqfm.estimators.recommenders.mf import MFRecommender

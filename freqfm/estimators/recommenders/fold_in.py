@@ -59,7 +59,7 @@ class UserLoss(NamedTuple):
         squared_length = np.mean(np.einsum("id,id->i", self.others, self.others, dtype=np.float64))
         return INERTIA * self.inverse**2 * squared_length * self.constant
 
-    def pulls_and_push(self, user, vectors, shares):
+    def gradient_parts(self, user, vectors, shares):
         """Return the negative gradient with respect to a user in parts: ``pulls @ vectors - push``.
 
         Parameters
@@ -86,7 +86,7 @@ class UserLoss(NamedTuple):
         """Return what dislikes add to the pulls of the user's items, and their own pulls.
 
         The loss of dislikes j of shares d_j is sum_j d_j sum_p w_p loss(x u v_p, x u v_j), with
-        ``inverse_of_disliked`` x. For parameters see ``pulls_and_push``.
+        ``inverse_of_disliked`` x. For parameters see ``gradient_parts``.
         """
         inverse, loss = self.inverse_of_disliked, self.pairwise or BPR()
         scores = inverse * (vectors @ user)[:, None], inverse * (disliked @ user)

@@ -27,7 +27,7 @@ from freqfm._messages import warn_user
 from freqfm.backbones._described import Queries
 from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.training import score_by
-from freqfm.metrics._ranking import top_k
+from freqfm.metrics._hits import top_k
 from freqfm.model_selection import holdout_interactions
 from freqfm.model_selection._scorer import RankingScorer
 

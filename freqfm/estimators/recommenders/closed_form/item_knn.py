@@ -15,7 +15,6 @@ from freqfm.estimators.recommenders.closed_form.base import (
     unit_rows,
     with_data,
 )
-from freqfm.estimators.recommenders.histories import noise_edge
 from freqfm.estimators.recommenders.index import Request
 from freqfm.estimators.recommenders.interactions import noise_edge
 
