@@ -288,7 +288,7 @@ def _vector_optimizer(model, loss, backbone, n_pairs, n_known, stretch):
     n_steps = loss.max_iter * n_batches
     falls = loss.rate_falls and n_known <= n_pairs
     n_falling_steps = max(int(model.max_iter or 0) * n_batches, n_steps) if falls else None
-    adam_rate = loss.travel * stretch, _VECTOR_RATES, n_steps, n_falling_steps
+    adam_rate = loss.path_length * stretch, _VECTOR_RATES, n_steps, n_falling_steps
     found = _resolved_optimizer(model, value, given_rate, adam_rate)
     if backbone._needs_adaptive_steps and found[0].step_code == codes.STEP_SGD:
         warn_user(
