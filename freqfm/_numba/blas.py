@@ -50,21 +50,9 @@ def _sgemm(typing_context, a_transposed, b_transposed, sizes, a, b, beta, c):
         c_data, c_leading = array(6, c)
         one = on_stack(float_type(1.0))
         # Fortran sees every row-major matrix transposed: C^T = op(B)^T op(A)^T.
-        arguments = [
-            on_stack(letter(flag_b)),
-            on_stack(letter(flag_a)),
-            on_stack(as_int(n)),
-            on_stack(as_int(m)),
-            on_stack(as_int(k)),
-            one,
-            b_data,
-            b_leading,
-            a_data,
-            a_leading,
-            on_stack(beta),
-            c_data,
-            c_leading,
-        ]
+        arguments = [on_stack(letter(flag_b)), on_stack(letter(flag_a))]
+        arguments += [on_stack(as_int(size)) for size in (n, m, k)]
+        arguments += [one, b_data, b_leading, a_data, a_leading, on_stack(beta), c_data, c_leading]
         function_type = ir.FunctionType(ir.VoidType(), [arg.type for arg in arguments])
         function = cgutils.get_or_insert_function(builder.module, function_type, "freqfm_sgemm")
         builder.call(function, arguments)

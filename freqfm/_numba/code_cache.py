@@ -37,13 +37,14 @@ COMPILED = ("_numba", "formulas", "backends")
 PACKAGE = __package__.partition(".")[0]
 
 
-def _source_hash():
-    """Hash the sources that may be compiled: the version of the package's compiled code."""
+@functools.cache
+def source_hash(*folders):
+    """Hash the sources in folders of the package."""
     # The package may be in a zip archive, or be bytecode without sources.
     package = resources.files(PACKAGE)
     files = {}
     with contextlib.suppress(FileNotFoundError):
-        for name in COMPILED:
+        for name in folders:
             files.update(_sources(package / name, name))
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
@@ -79,12 +80,13 @@ def _cache_root():
 
 @functools.cache
 def cache_directory():
-    """Return the folder for this version's compiled code, or None if no folder can be used."""
+    """Return the folder for what this compiler has compiled, or None if no folder can be used."""
     try:
         # Not the link itself, if it is one: it may be pointed elsewhere later.
-        folder = Path(os.path.realpath(_cache_root())) / "freqfm" / _source_hash()
+        folder = Path(os.path.realpath(_cache_root())) / "freqfm" / source_hash("_numba")
         _check(folder)
-        if not _has_code(folder):
+        # Where there is code to read, none needs to be written.
+        if all(entry.name.startswith(".") for entry in folder.iterdir()):
             probe = folder / f".writable-{os.getpid()}"
             probe.touch()
             probe.unlink()
@@ -109,11 +111,6 @@ def checked_directory():
     """
     _check(cache_directory())
     return cache_directory()
-
-
-def _has_code(folder):
-    """Return whether there is code to read, even if none can be written."""
-    return any(not entry.name.startswith(".") for entry in folder.iterdir())
 
 
 def _check(folder):
@@ -144,8 +141,8 @@ def _check(folder):
 
 
 def is_of_library(module):
-    """Return whether numba has its own implementation of what a module, by its name, holds."""
-    return module.partition(".")[0] in ("cmath", "math", "numba", "numpy")
+    """Return whether numba or LLVM has its own implementation of what a module, by name, holds."""
+    return module.partition(".")[0] in ("cmath", "llvmlite", "math", "numba", "numpy")
 
 
 def _names_in(function):
@@ -175,10 +172,12 @@ class Fingerprint:
         with any of these is useless to another process; in this one they must stay alive.
     """
 
-    def __init__(self):
+    def __init__(self, *values):
         self._digest = hashlib.sha256()
         self._seen = set()
         self.kept = []
+        for value in values:
+            self.add(value)
 
     @property
     def key(self):
@@ -187,14 +186,22 @@ class Fingerprint:
 
     def add(self, value):
         """Add a function, or any other value."""
-        python = getattr(value, "py_func", value)
+        # The Python function of a compiled one, or of an intrinsic.
+        python = getattr(value, "py_func", getattr(value, "_defn", value))
         if isinstance(value, types.ModuleType):
             self._write("module", value.__name__)
         elif isinstance(python, types.FunctionType):
+            # Whether it is inlined.
+            self._write(getattr(value, "targetoptions", {}).get("forceinline"))
             self._add_function(python)
+        elif isinstance(value, numba.types.ExternalFunction):
+            self._write("external", value.symbol, str(value.sig))
         else:
+            # Classes are pickled by their names; code has places of fields, and values of members.
+            kind = value if isinstance(value, type) else type(value)
+            held = getattr(kind, "_fields", getattr(kind, "__members__", None))
             try:
-                self._write(type(value).__name__, pickle.dumps(value))
+                self._write(type(value).__name__, pickle.dumps(value), held)
             except Exception:
                 self._write("object", id(value))
                 self.kept.append(value)
@@ -275,7 +282,8 @@ def save(name, code):
 class KernelCache:
     """The files of a kernel, as numba's dispatcher takes them: one for each kind of arguments.
 
-    The folder is named after the package's sources, so files need no stamp of these.
+    A file is named after all that a kernel calls, and the folder after the sources of what compiles
+    it: a new version of the package compiles the kernels that it changes.
 
     Parameters
     ----------
@@ -285,15 +293,11 @@ class KernelCache:
 
     def __init__(self, function):
         self.cache_path = str(cache_directory())
-        self._begins, self._key = f"{function.__module__}.{function.__name__}", None
-        if not function.__module__.startswith(f"{PACKAGE}."):
-            fingerprint = Fingerprint()
-            fingerprint.add(function)
-            self._key = fingerprint.key
-        self._key = self._key, function.__qualname__, function.__code__.co_firstlineno
+        self._function = function
 
     def _name(self, signature, codegen):
-        return file_name(self._begins, self._key, signature, codegen.magic_tuple())
+        key = Fingerprint(self._function).key, _described(signature), codegen.magic_tuple()
+        return file_name(f"{self._function.__module__}.{self._function.__name__}", *key)
 
     # LLVM calls functions of Python, and errors are caught here: the exception of a signal that
     # arrived meanwhile would be lost.
@@ -320,6 +324,13 @@ class KernelCache:
                 save(self._name(signature, compiled.codegen), compiled._reduce())
             except Exception as error:
                 _warn_once("written", error)
+
+
+def _described(kind):
+    """Return a type of numba, or several, with the classes and fields of named tuples inside."""
+    inner = kind if isinstance(kind, tuple) else getattr(kind, "types", ())
+    of_class = getattr(kind, "instance_class", None), getattr(kind, "fields", None)
+    return str(kind), of_class, [_described(part) for part in inner]
 
 
 def keep_on_disk(compiled):

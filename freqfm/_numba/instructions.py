@@ -17,17 +17,9 @@ from numba.extending import intrinsic
 
 from freqfm._numba.jit import JIT_DISABLED, inlined
 
-
-def _publish_sleep():
-    """Make the system's sleep callable from compiled code under one name."""
-    if sys.platform == "win32":
-        function = ctypes.windll.kernel32.Sleep
-    else:
-        function = ctypes.CDLL(None).usleep
-    binding.add_symbol("freqfm_sleep", ctypes.cast(function, ctypes.c_void_p).value)
-
-
-_publish_sleep()
+# The system's sleep, callable from compiled code under one name.
+_sleep = ctypes.windll.kernel32.Sleep if sys.platform == "win32" else ctypes.CDLL(None).usleep
+binding.add_symbol("freqfm_sleep", ctypes.cast(_sleep, ctypes.c_void_p).value)
 
 #: Sleep for microseconds, a uint32; on Windows for milliseconds.
 sleep = types.ExternalFunction("freqfm_sleep", types.int32(types.uint32))

@@ -2,8 +2,8 @@
 
 Nothing is compiled at import. A kernel is compiled at its first call and cached on disk, so that
 the next process loads it. To decide whether a cached kernel is stale, numba looks only at the file
-that defines it; a change to a helper in another file would go unnoticed. The folder is therefore
-named after a hash of all sources that are compiled.
+that defines it; a change to a helper in another file would go unnoticed. The code is therefore kept
+under a hash of all functions that the kernel calls.
 
 A user's own formula is compiled into a variant of each kernel that needs it, see
 :func:`specialised`.
@@ -11,6 +11,7 @@ A user's own formula is compiled into a variant of each kernel that needs it, se
 
 import contextlib
 import functools
+import itertools
 import types
 
 import numba
@@ -250,11 +251,8 @@ def specialised(compiled, replacements):
 
 def fingerprint_of(replacements):
     """Return the Fingerprint of the ``replacements`` of :func:`specialised`."""
-    fingerprint = Fingerprint()
-    for replaced, function in replacements.items():
-        fingerprint.add(_DECORATED[replaced][0].__name__)
-        fingerprint.add(function)
-    return fingerprint
+    pairs = ((_DECORATED[old][0].__name__, new) for old, new in replacements.items())
+    return Fingerprint(*itertools.chain.from_iterable(pairs))
 
 
 def translated(function, decorate, replacements=types.MappingProxyType({})):

@@ -546,10 +546,7 @@ def triple(x):
 
 
 def key(*values):
-    fingerprint = Fingerprint()
-    for value in values:
-        fingerprint.add(value)
-    return fingerprint.key
+    return Fingerprint(*values).key
 
 
 def test_a_fingerprint_tells_formulas_apart(monkeypatch):
@@ -668,8 +665,7 @@ def test_a_number_in_a_module_may_change_between_fits(monkeypatch):
 
 def test_unhashable_values_are_identified_by_address():
     things = [type("Odd", (), {"__reduce_ex__": None})() for _ in range(2)]
-    fingerprint = Fingerprint()
-    fingerprint.add(things[0])
+    fingerprint = Fingerprint(things[0])
     assert fingerprint.kept == [things[0]]
     assert key(things[0]) == key(things[0]) != key(things[1])
 

@@ -1,5 +1,6 @@
 """Compiled code: one signature per kernel, kept on disk, nothing compiled at import or twice."""
 
+import enum
 import json
 import shutil
 import subprocess
@@ -381,6 +382,28 @@ def test_code_for_types_that_cannot_be_imported_is_not_kept(tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
+def test_fields_that_change_places_make_another_type():
+    fields = [("first", int), ("second", int)]
+    kinds = [NamedTuple("Pair", fields), NamedTuple("Pair", fields[::-1])]
+    kinds = [numba.typeof(((kind(1, 2), 3.0), 4)) for kind in kinds]
+    assert str(kinds[0]) == str(kinds[1])
+    described = [repr(code_cache._described(tuple(kind))) for kind in kinds]
+    assert described[0] != described[1]
+
+
+class Side(enum.IntEnum):
+    LEFT = 1
+
+
+def test_a_fingerprint_holds_the_values_of_members(monkeypatch):
+    def key(value):
+        return code_cache.Fingerprint(value).key
+
+    before = key(Side), key(Side.LEFT)
+    monkeypatch.setitem(globals(), "Side", enum.IntEnum("Side", {"LEFT": 2}, module=__name__))
+    assert not {key(Side), key(Side.LEFT)} & set(before)
+
+
 @pytest.mark.skipif(jit.JIT_DISABLED, reason="nothing is compiled")
 def test_only_kernels_become_machine_code(monkeypatch):
     finalize, names = JITCodeLibrary._finalize_specific, []
@@ -448,35 +471,51 @@ print(json.dumps([predictions, bool(KERNELS)]))
 """
 
 
-WHERE = """
+KEPT = """
 import json
-from freqfm._numba import jit
+import freqfm.backends.cpu.backend
+from freqfm._numba import code_cache, jit
 
-print(json.dumps([jit.__file__, jit.cache_directory().name]))
+found = {}
+for kernel in jit.KERNELS:
+    fingerprint = code_cache.Fingerprint(kernel.py_func)
+    assert not fingerprint.kept
+    found[kernel.__name__] = fingerprint.key
+sources = code_cache.source_hash(*code_cache.COMPILED)
+print(json.dumps([jit.__file__, jit.cache_directory().name, found, sources]))
 """
 
 
-def test_cache_directory_changes_with_the_sources(tmp_path):
-    shutil.copytree(
-        ROOT / "freqfm", tmp_path / "freqfm", ignore=shutil.ignore_patterns("__pycache__")
-    )
+def test_a_kernel_is_compiled_again_where_it_has_changed(tmp_path):
+    package = tmp_path / "freqfm"
+    shutil.copytree(ROOT / "freqfm", package, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def name():
-        file, name = report_of(WHERE, root=tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    def kept():
+        """Return the name of the folder, the keys of kernels, and that of the GPU's kernels."""
+        file, *found = report_of(KEPT, root=tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
         assert Path(file).is_relative_to(tmp_path)
-        return name
+        return found
 
-    before = name()
-    assert name() == before
-    helper = tmp_path / "freqfm" / "formulas" / "steps.py"
-    text = helper.read_text()
-    helper.write_text(text + "\n# Edited.\n")
-    edited = name()
-    assert edited != before
-    helper.write_text(text)
-    assert name() == before
-    helper.rename(helper.with_name("moved.py"))
-    assert name() not in (before, edited)
+    def edit(name, before, after):
+        text = (package / name).read_text()
+        assert text.count(before) == 1
+        (package / name).write_text(text.replace(before, after))
+
+    folder, kernels, sources = kept()
+    assert len(kernels) > 40
+    # A comment moves all functions of a file; a function that kernels call, a constant, fields.
+    edit("backends/cpu/team.py", "import contextlib", "# Moved.\nimport contextlib")
+    edit("formulas/losses.py", "log_loss(positive - negative, ONE)", "log_loss(negative, ONE)")
+    edit("backends/cpu/word2vec.py", "_IGNORED = np.float32(-1e4)", "_IGNORED = np.float32(-2e4)")
+    field = "    unit: np.ndarray  #: (size, TILE_ITEMS, d)"
+    edit("backends/cpu/topk.py", field, f"    added: np.ndarray\n{field}")
+    again, edited, others = kept()
+    assert again == folder and others != sources
+    changed = {name for name in kernels if kernels[name] != edited[name]}
+    assert changed == {"word2vec_train", "pairwise_train", "rank_items", "rank_candidates"}
+    # What compiles is part of the folder's name.
+    edit("_numba/jit.py", '"""The decorators', '"""Decorators')
+    assert kept()[0] != folder
 
 
 NUMPY_1 = np.__version__.startswith("1.")

@@ -14,7 +14,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_names_depend_on_all_that_is_compiled():
+def test_names_depend_on_all_that_is_compiled(monkeypatch):
     kinds = [(TRAIN, ("float32", 1), (9, 0, 13, 0)), (TRAIN, ("float32", 2), (9, 0, 13, 0))]
     kinds += [(SCORE, ("float32", 1), (9, 0, 13, 0)), (TRAIN, ("float32", 1), (8, 0, 13, 0))]
     kinds += [(TRAIN, ("float32", 1), (9, 0, 12, 9))]
@@ -22,6 +22,8 @@ def test_names_depend_on_all_that_is_compiled():
     assert len(set(names)) == 5
     assert names[0] == kernel_files.name_of(*kinds[0])
     assert names[0].startswith("freqfm.backends.cuda.fm.batch.score_batch-")
+    monkeypatch.setattr(code_cache, "source_hash", lambda *folders: folders)
+    assert kernel_files.name_of(*kinds[0]) not in names
 
 
 def test_what_is_saved_is_found(folder):

@@ -1,7 +1,7 @@
 """Compiled kernels on disk: a process that finds one does not compile it, which takes seconds.
 
-They lie beside the compiled code of the CPU, in a folder named after the sources. Whatever goes
-wrong with a file, the kernel is compiled.
+They lie beside the compiled code of the CPU, and are named after the sources. Whatever goes wrong
+with a file, the kernel is compiled.
 """
 
 import contextlib
@@ -28,7 +28,8 @@ def name_of(phases, kind, target):
     with contextlib.suppress(metadata.PackageNotFoundError):
         version = metadata.version("numba-cuda")
     names = [f"{phase.__module__}.{phase.__name__}" for phase in phases]
-    return code_cache.file_name(names[0], names, kind, target, version)
+    sources = code_cache.source_hash(*code_cache.COMPILED)
+    return code_cache.file_name(names[0], sources, names, kind, target, version)
 
 
 def load(name):
