@@ -23,14 +23,14 @@ How the parts fit:
     ``batch``: the tokens of all batches of an epoch, sorted, and phases of factorization machines,
     plain or with tables of several ranks. ``layers``: those of DeepFM and NFM. ``trainer``: what
     runs them.
-``tables``, ``products``, ``draws``
+``tables``, ``products``
     What recommenders share: steps of rows, how they are gathered, caught up and moved; matrix
-    products by registers; draws from cells of items.
+    products by registers.
 ``ranking``
-    ``batches``: what a batch lists, and what all losses do with it. ``softmax``, ``pairwise``,
-    ``alignment``: the phases of a kind of loss, and the ``Family`` that allocates and launches
-    them; ``trainer``: what runs these; ``propagation``: the same through a graph. ``device_tables``
-    has the tables. ``least_squares`` has no batches, ``histories`` serves.
+    ``batches``: what a batch lists, what all losses do with it, and users by their histories.
+    ``softmax`` with its draws, ``pairwise``, ``alignment``: the phases of a kind of loss, and the
+    ``Family`` that allocates and launches them; ``trainer``: what runs these, also through a graph.
+    ``least_squares`` has no batches.
 ``vae``
     The phases of an autoencoder's dense layers, before and after those of
     ``ranking.softmax``, which train its items with queries in place of users; and what runs them,

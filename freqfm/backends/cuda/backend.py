@@ -4,8 +4,11 @@ from freqfm.backends.base import Backend, CPUOnlyError, FieldVectors, FieldWeigh
 from freqfm.backends.cuda.fm.trainer import DeviceRows, FMEpochs, fm_scores
 from freqfm.backends.cuda.ranking.batches import fold_in, sum_histories
 from freqfm.backends.cuda.ranking.least_squares import CUDALeastSquaresTrainer
-from freqfm.backends.cuda.ranking.propagation import BatchGraphTrainer, EpochGraphTrainer
-from freqfm.backends.cuda.ranking.trainer import CUDARankingTrainer
+from freqfm.backends.cuda.ranking.trainer import (
+    BatchGraphTrainer,
+    CUDARankingTrainer,
+    EpochGraphTrainer,
+)
 from freqfm.backends.cuda.topk import top_k
 from freqfm.backends.cuda.vae import CUDAAutoencoderTrainer
 from freqfm.backends.support import check

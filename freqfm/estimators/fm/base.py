@@ -17,12 +17,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
-from freqfm._components import (
-    NON_NEGATIVE,
-    POSITIVE,
-    name_to_instance,
-    resolve,
-)
+from freqfm._components import NON_NEGATIVE, POSITIVE, name_to_instance, resolve
 from freqfm._input.rows import with_fields_of
 from freqfm._input.validation import (
     LearnedArrays,
@@ -43,7 +38,7 @@ from freqfm._sklearn import Interval, StrOptions, callbacks_of
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import FMWeights
 from freqfm.backends.support import check
-from freqfm.estimators.fm.explanations.base import ExplanationMixin
+from freqfm.estimators.fm.explanations.contributions import ExplanationMixin
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
