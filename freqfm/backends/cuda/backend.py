@@ -14,13 +14,9 @@ from freqfm.backends.cuda.vae import CUDAAutoencoderTrainer
 from freqfm.backends.support import check
 
 
-def _cpu_only(what):
-    """Return a method that raises: an operation that the GPU does not have."""
-
-    def method(self, *args, **options):
-        raise CPUOnlyError(f"{what} on the CPU only; set device='cpu', or device='auto'.")
-
-    return method
+def _cpu_only(self, *args, **options):
+    """Raise: the GPU does not have the operation."""
+    raise CPUOnlyError("a part of this runs on the CPU only; set device='cpu', or device='auto'.")
 
 
 def _refuse_others(weights):
@@ -100,22 +96,13 @@ class CUDABackend(Backend):
 
     # Operations that estimators request from the CPU, whatever the device: they are small.
 
-    expected_targets = _cpu_only("Expected targets are computed")
-    loss_sums = _cpu_only("Losses of scores are summed")
-    alias_tables = _cpu_only("Alias tables are made")
-    draw = _cpu_only("Items are drawn for queries")
-    draw_lists = _cpu_only("Lists of items are drawn")
-    top_k_of_candidates = _cpu_only("Candidates of each query are ranked")
-    sparse_top_k = _cpu_only("Sparse queries are ranked")
-    sparse_blocks = _cpu_only("Blocks of sparse matrices are gathered")
-    least_squares = _cpu_only("Least squares are solved exactly")
-    diversify = _cpu_only("Diverse items are chosen")
-    permutation = _cpu_only("Permutations are drawn")
-    uniform = _cpu_only("Uniform numbers are drawn")
-    standard_normal = _cpu_only("Normal numbers are drawn")
-    propagation = _cpu_only("Graphs are propagated outside of training")
+    expected_targets = loss_sums = alias_tables = draw = draw_lists = _cpu_only
+    top_k_of_candidates = sparse_top_k = sparse_blocks = least_squares = diversify = _cpu_only
+    permutation = uniform = standard_normal = propagation = _cpu_only
 
-    table_trainer = _cpu_only("Backbones are trained")
+    def table_trainer(self, rule, n_threads, formulas=None):
+        """Not implemented."""
+        check("GPU", "Features, MLP, backbones of your own")
 
     def word2vec_trainer(self, problem, n_threads):
         """Not implemented."""

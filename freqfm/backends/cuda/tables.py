@@ -278,6 +278,15 @@ def dropout_of(rate):
 
 
 @inlined
+def dot(group, a, i, b, j, width):
+    """Return the dot product of the first ``width`` elements of two rows, to all lanes."""
+    total = ZERO
+    for f in range(group.lane, width, group.n_lanes):
+        total += a[i, f] * b[j, f]
+    return group_sum(group, total)
+
+
+@inlined
 def row_scale(group, table, k, n_unit):
     """Return one over the length of the first ``n_unit`` numbers of row ``k``; 1 for none."""
     if n_unit == 0:
@@ -386,11 +395,7 @@ def through_dropout(group, gradients, dropout, key, j):
 @inlined
 def through_normalisation(group, gradients, units, r, length):
     """Backpropagate the gradient in row ``r`` by a unit vector u to (g - <g, u> u) / length."""
-    along = ZERO
-    for f in range(group.lane, units.shape[1], group.n_lanes):
-        along += gradients[r, f] * units[r, f]
-    along = group_sum(group, along)
-    scale = ONE / length
+    along, scale = dot(group, gradients, r, units, r, units.shape[1]), ONE / length
     for f in range(group.lane, units.shape[1], group.n_lanes):
         gradients[r, f] = (gradients[r, f] - along * units[r, f]) * scale
 

@@ -43,6 +43,7 @@ from freqfm.backends.cuda.tables import (
     Side,
     apply_gradients,
     catch_up_rows,
+    dot,
     dropout_of,
     move_all,
     row_scale,
@@ -222,10 +223,7 @@ def through_queries(group, layer, batch, args):
     encoder, queries = args.encoder, args.users.table.weights
     gradients, width = args.scratch.user_gradients, encoder.by_last.shape[1]
     for r in range(group.rank, batch.n_rows, group.size):
-        along = ZERO
-        for f in range(group.lane, width, group.n_lanes):
-            along += gradients[r, f] * queries[r, f]
-        along = group_sum(group, along) / encoder.inverse
+        along = dot(group, gradients, r, queries, r, width) / encoder.inverse
         for f in range(group.lane, width, group.n_lanes):
             total = encoder.inverse * gradients[r, f]
             if args.call.n_unit > 0:

@@ -33,6 +33,7 @@ from freqfm.backends.cuda.tables import (
     Side,
     apply_gradients,
     catch_up_rows,
+    dot,
     gather_dropped_row,
     gather_row,
     through_dropout,
@@ -234,11 +235,9 @@ def align_pairs(group, s, args):
     scale = batch.scale / batch.mean
     user_factor, item_factor = scale * scratch.pushes[0, 1], scale * scratch.pushes[1, 1]
     for r in range(group.rank, batch.n_rows, group.size):
-        weight, dot = args.data.weights[batch.first_pair + r], ZERO
-        for f in range(group.lane, users.shape[1], group.n_lanes):
-            dot += users[r, f] * items[r, f]
-        share = batch.scale * weight
-        value, derivative = _align(group, r, group_sum(group, dot), share, args, batch)
+        weight = args.data.weights[batch.first_pair + r]
+        cosine, share = dot(group, users, r, items, r, users.shape[1]), batch.scale * weight
+        value, derivative = _align(group, r, cosine, share, args, batch)
         pull = share * derivative
         for f in range(group.lane, users.shape[1], group.n_lanes):
             by_users[r, f] = user_factor * by_users[r, f] + pull * items[r, f]

@@ -9,7 +9,7 @@ from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.base import Histories
 from freqfm.backends.cuda.groups import KeySort, group_max, group_sum, synchronize_group, worker
 from freqfm.backends.cuda.memory import lanes_for
-from freqfm.backends.cuda.tables import Dropout, Side, Step, apply_gradients, catch_up_rows
+from freqfm.backends.cuda.tables import Dropout, Side, Step, apply_gradients, catch_up_rows, dot
 from freqfm.formulas.codes import (
     NEGATIVES_DRAWN,
     NEGATIVES_FULL,
@@ -400,10 +400,7 @@ def sum_rows(group, b, args):
 @inlined
 def _normalise(group, out, r):
     """Scale a vector to unit length; return whether its length was positive."""
-    squares = ZERO
-    for f in range(group.lane, out.shape[1], group.n_lanes):
-        squares += out[r, f] * out[r, f]
-    squares = group_sum(group, squares)
+    squares = dot(group, out, r, out, r, out.shape[1])
     if squares > ZERO:
         scale = np.float32(1) / np.float32(math.sqrt(squares))
         for f in range(group.lane, out.shape[1], group.n_lanes):
@@ -446,10 +443,7 @@ def _pairs(group, r, weight, scores, pushes, args):
         pushes[j] = ZERO
     for p in range(histories.starts[r], histories.starts[r + 1]):
         k = histories.items[p]
-        score = ZERO
-        for f in range(group.lane, width, group.n_lanes):
-            score += args.out[r, f] * problem.items[k, f]
-        score = problem.inverse * group_sum(group, score)
+        score = problem.inverse * dot(group, args.out, r, problem.items, k, width)
         share = histories.weights[p] / (weight * np.float32(n))
         pull = ZERO
         for j in range(group.lane, n, group.n_lanes):

@@ -14,6 +14,7 @@ from freqfm.backends.cuda.groups import group_sum, synchronize_group
 from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, sum_of
 from freqfm.backends.cuda.products import most_parts, parts_of, product_in_parts, sum_of_parts
 from freqfm.backends.cuda.ranking.batches import on_device
+from freqfm.backends.cuda.tables import dot
 
 # Most threads that solve rows at the same time, and how many rows of a batch a group solves. All
 # groups wait for each other after a batch, and rows are of all lengths; so batches are long.
@@ -92,21 +93,12 @@ def _evaluate(group, r, args, vectors, k, target, out):
 
 
 @inlined
-def _square(group, vectors, k):
-    """Return the squared length of a vector."""
-    total = ZERO
-    for f in range(group.lane, vectors.shape[1], group.n_lanes):
-        total += vectors[k, f] * vectors[k, f]
-    return group_sum(group, total)
-
-
-@inlined
 def _solve_row(group, r, args):
     """Make some steps of conjugate gradients from row ``r``; return the loss afterwards."""
     k, rows, width, share = group.rank, args.rows, args.rows.shape[1], ZERO
     residuals, directions, products = args.scratch[0], args.scratch[1], args.scratch[2]
     loss = _evaluate(group, r, args, rows, r, ONE, residuals)
-    square = _square(group, residuals, k)
+    square = dot(group, residuals, k, residuals, k, width)
     for _ in range(args.problem.n_steps):
         for f in range(group.lane, width, group.n_lanes):
             last = share * directions[k, f] if share > ZERO else ZERO
@@ -120,7 +112,7 @@ def _solve_row(group, r, args):
         for f in range(group.lane, width, group.n_lanes):
             rows[r, f] += length * directions[k, f]
             residuals[k, f] += length * products[k, f]
-        after = _square(group, residuals, k)
+        after = dot(group, residuals, k, residuals, k, width)
         share, square = after / square, after
     return loss
 
@@ -136,7 +128,8 @@ def solve_rows(group, b, args):
             for f in range(group.lane, rows.shape[1], group.n_lanes):
                 rows[r, f] = ZERO
             synchronize_group(group)
-        loss, square = _solve_row(group, r, args), _square(group, rows, r)
+        loss = _solve_row(group, r, args)
+        square = dot(group, rows, r, rows, r, rows.shape[1])
         if group.lane == 0:
             args.results[_LOSS, r] = loss
             args.results[_PENALTY, r] = args.problem.penalties[r] * square

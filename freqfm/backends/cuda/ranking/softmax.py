@@ -53,6 +53,7 @@ from freqfm.backends.cuda.tables import (
     COLUMNS,
     FOUR_ZEROS,
     add,
+    dot,
     exponentials,
     four_columns,
     gather_dropped_row,
@@ -653,10 +654,8 @@ def _finish_row(group, r, args, batch):
     scratch, softmax = args.scratch, args.loss
     gradients, scaled, units = scratch.user_gradients, scratch.scaled, scratch.sources
     width = gradients.shape[1]
-    total, mean_score = _total_of_slices(group, _TOTAL, r, args, batch), ZERO
-    for f in range(group.lane, width, group.n_lanes):
-        mean_score += scaled[r, f] * units[r, f]
-    mean_score = group_sum(group, mean_score) / total
+    total = _total_of_slices(group, _TOTAL, r, args, batch)
+    mean_score = dot(group, scaled, r, units, r, width) / total
     sums = _sum_positives(group, r, args, batch)
     negative_inverse = _negative_inverse(args, batch, r)
     factor = batch.scale * softmax.constant * negative_inverse * sums.others / total
@@ -729,9 +728,9 @@ def _score_list(group, r, args, batch):
     at = batch.first_pair - args.call.first_pair + r if separate else r
     for j in range(softmax.n_negatives):
         k = softmax.negatives[at, j]
-        dot, scale = score_row(group, table, k, args.call.n_unit, scratch.sources, r)
+        found, scale = score_row(group, table, k, args.call.n_unit, scratch.sources, r)
         if group.lane == 0:
-            scratch.scores[r, j] = dot
+            scratch.scores[r, j] = found
             scratch.scales[r, j] = scale
             if separate and softmax.corrected:
                 scratch.corrections[r, j] = softmax.corrections[k]
