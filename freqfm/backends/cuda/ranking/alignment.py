@@ -25,20 +25,12 @@ from freqfm.backends.cuda.ranking.batches import (
     MOST_SCORES,
     Family,
     batch_of,
+    gather_user,
     is_last,
-    key_of,
     panel_of,
+    through_gathering,
 )
-from freqfm.backends.cuda.tables import (
-    Side,
-    apply_gradients,
-    catch_up_rows,
-    dot,
-    gather_dropped_row,
-    gather_row,
-    through_dropout,
-    through_normalisation,
-)
+from freqfm.backends.cuda.tables import Side, apply_gradients, catch_up_rows, dot, gather_row
 from freqfm.formulas.losses import margin_cosine_in_float32
 from freqfm.formulas.special import exp_of_minus
 
@@ -92,10 +84,7 @@ def gather_pairs(group, s, args):
         return
     units, columns = scratch.units[0], scratch.columns[0]
     for r in range(group.rank, batch.n_rows, group.size):
-        length = gather_dropped_row(
-            group, args.users.table.weights, data.row_users[batch.first_row + r], True,
-            args.call.dropout, key_of(data, batch, r), units, r,
-        )  # fmt: skip
+        gather_user(group, r, args, batch, units)
         for f in range(group.lane, units.shape[1], group.n_lanes):
             columns[f, r] = units[r, f]
         gather_row(
@@ -103,7 +92,6 @@ def gather_pairs(group, s, args):
             scratch.units[1], r, scratch.columns[1],
         )  # fmt: skip
         if group.lane == 0:
-            scratch.lengths[r] = length
             args.items.rows[r] = r
             args.items.multiples[r] = ONE
 
@@ -242,8 +230,7 @@ def align_pairs(group, s, args):
         for f in range(group.lane, users.shape[1], group.n_lanes):
             by_users[r, f] = user_factor * by_users[r, f] + pull * items[r, f]
             by_items[r, f] = item_factor * by_items[r, f] + pull * users[r, f]
-        through_normalisation(group, by_users, users, r, scratch.lengths[r])
-        through_dropout(group, by_users, args.call.dropout, key_of(args.data, batch, r), r)
+        through_gathering(group, r, args, batch, by_users, users)
         if group.lane == 0:
             loss = weight * value
             if r == 0:

@@ -9,7 +9,17 @@ from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.base import Histories
 from freqfm.backends.cuda.groups import KeySort, group_max, group_sum, synchronize_group, worker
 from freqfm.backends.cuda.memory import lanes_for
-from freqfm.backends.cuda.tables import Dropout, Side, Step, apply_gradients, catch_up_rows, dot
+from freqfm.backends.cuda.tables import (
+    Dropout,
+    Side,
+    Step,
+    apply_gradients,
+    catch_up_rows,
+    dot,
+    gather_dropped_row,
+    through_dropout,
+    through_normalisation,
+)
 from freqfm.formulas.codes import (
     NEGATIVES_DRAWN,
     NEGATIVES_FULL,
@@ -130,6 +140,24 @@ def is_last(call, batch):
 def key_of(data, batch, r):
     """Return the random stream of row ``r`` of a batch."""
     return hash64(data.key + np.uint64(batch.first_row + r))
+
+
+@inlined
+def gather_user(group, r, args, batch, out):
+    """Gather the user of row ``r`` of a batch, with dropout, to row ``r``; keep the length."""
+    u, key = args.data.row_users[batch.first_row + r], key_of(args.data, batch, r)
+    table, call = args.users.table.weights, args.call
+    length = gather_dropped_row(group, table, u, call.cosine, call.dropout, key, out, r)
+    if group.lane == 0:
+        args.scratch.lengths[r] = length
+
+
+@inlined
+def through_gathering(group, r, args, batch, gradients, units):
+    """Backpropagate the gradient by a row of ``units`` through what ``gather_user`` does."""
+    if args.call.cosine:
+        through_normalisation(group, gradients, units, r, args.scratch.lengths[r])
+    through_dropout(group, gradients, args.call.dropout, key_of(args.data, batch, r), r)
 
 
 @inlined

@@ -10,13 +10,16 @@ import numpy as np
 
 from freqfm._numba.jit import ZERO, inlined
 from freqfm.backends.cuda.groups import group_sum
-from freqfm.backends.cuda.ranking.batches import LOSS, Family, batch_of, key_of, move_rows, note_row
-from freqfm.backends.cuda.tables import (
-    gather_dropped_row,
-    score_row,
-    through_dropout,
-    through_normalisation,
+from freqfm.backends.cuda.ranking.batches import (
+    LOSS,
+    Family,
+    batch_of,
+    gather_user,
+    move_rows,
+    note_row,
+    through_gathering,
 )
+from freqfm.backends.cuda.tables import score_row
 from freqfm.formulas.codes import NEGATIVES_SEPARATE
 from freqfm.formulas.losses import pair_loss
 from freqfm.formulas.selection import first_above
@@ -69,17 +72,10 @@ def _keep(group, o, scale, r, derivative, args):
 @inlined
 def gather_users(group, s, args):
     """Gather the users of a batch, and note the rows of the positives."""
-    batch, call, data = batch_of(args.data, args.call, s), args.call, args.data
-    scratch = args.scratch
+    batch = batch_of(args.data, args.call, s)
     for r in range(group.rank, batch.n_rows, group.size):
-        u = data.row_users[batch.first_row + r]
-        length = gather_dropped_row(
-            group, args.users.table.weights, u, call.cosine, call.dropout,
-            key_of(data, batch, r), scratch.sources, r,
-        )  # fmt: skip
-        if group.lane == 0:
-            scratch.lengths[r] = length
-        note_row(group, r, data, batch, scratch.pair_rows)
+        gather_user(group, r, args, batch, args.scratch.sources)
+        note_row(group, r, args.data, batch, args.scratch.pair_rows)
 
 
 @inlined
@@ -135,9 +131,7 @@ def sum_users(group, s, args):
         pairs = first - batch.first_pair, last - batch.first_pair
         for f in range(group.lane, gradients.shape[1], group.n_lanes):
             gradients[r, f] = _sum_row(group, pairs, f, args, batch)
-        if call.cosine:
-            through_normalisation(group, gradients, scratch.sources, r, scratch.lengths[r])
-        through_dropout(group, gradients, call.dropout, key_of(data, batch, r), r)
+        through_gathering(group, r, args, batch, gradients, scratch.sources)
         loss = ZERO
         for o in range(pairs[0] + group.lane, pairs[1], group.n_lanes):
             loss += scratch.losses[o]

@@ -44,10 +44,12 @@ from freqfm.backends.cuda.ranking.batches import (
     RankingArgs,
     batch_of,
     catch_up_users,
+    gather_user,
     key_of,
     move_rows,
     note_row,
     panel_of,
+    through_gathering,
 )
 from freqfm.backends.cuda.tables import (
     COLUMNS,
@@ -63,8 +65,6 @@ from freqfm.backends.cuda.tables import (
     read,
     score_row,
     sum_inside,
-    through_dropout,
-    through_normalisation,
     times,
     unit_element,
     unit_elements,
@@ -325,15 +325,9 @@ def _panel_of(args, batch):
 
 @inlined
 def _gather_user(group, r, args, batch):
-    """Gather the user of row ``r``, and keep the length."""
-    u = args.data.row_users[batch.first_row + r]
+    """Gather the user of row ``r``; with surrogates, score the row's positive."""
     scratch = args.scratch
-    length = gather_dropped_row(
-        group, args.users.table.weights, u, args.call.cosine, args.call.dropout,
-        key_of(args.data, batch, r), scratch.sources, r,
-    )  # fmt: skip
-    if group.lane == 0:
-        scratch.lengths[r] = length
+    gather_user(group, r, args, batch, scratch.sources)
     if args.loss.surrogates:
         synchronize_group(group)
         k, table = args.data.items[batch.first_pair + r], args.items.table.weights
@@ -664,9 +658,7 @@ def _finish_row(group, r, args, batch):
         total = _sum_of_positives(r, columns, args, batch)
         write(gradients, r, columns, add(total, times(factor, read(scaled, r, columns))))
         write(scaled, r, columns, times(factor, read(units, r, columns)))
-    if args.call.cosine:
-        through_normalisation(group, gradients, units, r, scratch.lengths[r])
-    through_dropout(group, gradients, args.call.dropout, key_of(args.data, batch, r), r)
+    through_gathering(group, r, args, batch, gradients, units)
     results, at = args.call.results, batch.first_row + r - args.call.first_row
     if group.lane == 0:
         results[LOSS, at] = sums.loss
