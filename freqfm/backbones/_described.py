@@ -151,7 +151,7 @@ class Features(Backbone):
             if side.features is not None:
                 if not n_own:
                     _warn_of_nothing(name, side.n_features)
-                counts = np.concatenate([counts, side.feature_counts()])
+                counts = np.concatenate([counts, _column_sums(side.features, side.counts)])
             table = draw(name, counts, n_own)
             if n_own:
                 # Identities that are not used yet start at zero when they are first used.
@@ -192,7 +192,7 @@ class Features(Backbone):
             if self._has_identity(name):
                 found[f"{name}_factors"] = part.owners, counts[part.own > 0]
             if part.features is not None:
-                found[f"{name}_features"] = part.columns, part.column_sums(counts)
+                found[f"{name}_features"] = part.columns, _column_sums(part.features, counts)
         return found
 
     def new_rows(self, tables, known, user_vectors, draw):
@@ -268,12 +268,6 @@ class _Side(NamedTuple):
         """How many features each row has."""
         return np.diff(self.features.indptr) if self.features is not None else 0 * self.counts
 
-    def feature_counts(self):
-        """Return how many interactions have each feature."""
-        counts = np.repeat(self.counts, self.n_features)
-        n_columns = self.features.shape[1]
-        return np.bincount(self.features.indices, weights=counts, minlength=n_columns)
-
     def part(self, rows):
         """Return some of the rows."""
         own = self.own[rows]
@@ -318,10 +312,11 @@ class _Part(NamedTuple):
         has_own = self.own > 0
         return self.own[has_own, None] * gradients[has_own]
 
-    def column_sums(self, counts):
-        """Return the sums of counts of the rows that have each column."""
-        entry_counts = np.repeat(counts.astype(np.float64), self.n_features)
-        return np.bincount(self.features.indices, weights=entry_counts, minlength=len(self.columns))
+
+def _column_sums(features, counts):
+    """Return the sums of counts of the rows that have each column, float64."""
+    weights = np.repeat(counts, np.diff(features.indptr))
+    return np.bincount(features.indices, weights=weights, minlength=features.shape[1])
 
 
 def _matrix(name, features, owner="Features", row=None):
@@ -349,12 +344,8 @@ def _matrix(name, features, owner="Features", row=None):
 
 def _check_columns(side, features, tables):
     """Raise unless features have a column for each row of their table."""
-    n_trained = len(tables.get(f"{side}_features", ()))
-    if features is not None and features.shape[1] != n_trained:
-        raise ValueError(
-            f"{side}_features has {features.shape[1]} columns, but the model was trained with "
-            f"{n_trained}; give the same features in the same order."
-        )
+    if features is not None:
+        _check_width(f"{side}_features", features, len(tables.get(f"{side}_features", ())))
 
 
 def _warn_of_nothing(name, n_features):
@@ -505,7 +496,7 @@ class Context(Features):
         if before is not None:
             n_before = len(before) - 1
             if context.shape[1] < n_before:
-                _check_width(context, n_before)
+                _check_width("context", context, n_before)
             totals[:n_before] += before[:-1]
             totals[-1] += before[-1]
         bound.totals = totals
@@ -549,10 +540,7 @@ class Context(Features):
     def forward(self, tables, users, items):
         """Return vectors of users in the mean context, and of items, see :class:`Backbone`."""
         vectors, item_vectors, context = super().forward(tables, users, items)
-        return vectors + self._mean_vector(tables), item_vectors, context
-
-    def _mean_vector(self, tables):
-        return mean_vector(self.totals, tables)
+        return vectors + mean_vector(self.totals, tables), item_vectors, context
 
     def occurrences(self, context, user_counts, item_counts):
         """Return how often the rows of all tables occur in all interactions."""
@@ -562,7 +550,7 @@ class Context(Features):
     def new_rows(self, tables, known, user_vectors, draw):
         """Return identities of new users and items, and zeros for new features of the context."""
         placed = user_vectors.any(axis=1)[:, None]
-        own = user_vectors - np.where(placed, self._mean_vector(tables), np.float32(0))
+        own = user_vectors - np.where(placed, mean_vector(self.totals, tables), np.float32(0))
         n_known, width = tables[TABLE].shape
         n_new = self.queries.context.shape[1] - n_known
         rows = super().new_rows(tables, known, own, draw)
@@ -573,7 +561,7 @@ class Context(Features):
 
     def _check_tables(self, tables):
         super()._check_tables(tables)
-        _check_width(self.queries.context, len(tables[TABLE]))
+        _check_width("context", self.queries.context, len(tables[TABLE]))
 
     def terms_of(self, tables, context):
         """Return what each feature of a context, (1, n), adds to a vector, (n, n_components)."""
@@ -597,7 +585,7 @@ class Context(Features):
             If it is not a matrix of such a shape.
         """
         context = _matrix("context", context, "Context", "user")
-        _check_width(context, len(tables[TABLE]))
+        _check_width("context", context, len(tables[TABLE]))
         if context.shape[0] not in (1, n_rows):
             raise ValueError(
                 f"context has {context.shape[0]} rows, but there are {n_rows} users to recommend "
@@ -628,10 +616,10 @@ class Queries(NamedTuple):
     n_users: int  #: of the model
 
 
-def _check_width(context, n_trained):
-    """Raise unless a context has as many features as the model."""
-    if context.shape[1] != n_trained:
+def _check_width(name, features, n_trained):
+    """Raise unless a matrix has as many columns as the model was trained with."""
+    if features.shape[1] != n_trained:
         raise ValueError(
-            f"context has {context.shape[1]} columns, but the model was trained with {n_trained}; "
+            f"{name} has {features.shape[1]} columns, but the model was trained with {n_trained}; "
             f"give the same features in the same order."
         )

@@ -149,12 +149,8 @@ class LightGCN(Backbone):
 
     def forward(self, tables, users, items):
         """Return means over layers, see :class:`Backbone`."""
-        vectors = self._graph.mean(
-            tables["user_factors"],
-            tables["item_factors"],
-            int(self.n_layers),
-            wanted=(users, items),
-        )
+        factors = tables["user_factors"], tables["item_factors"]
+        vectors = self._graph.mean(*factors, int(self.n_layers), wanted=(users, items))
         return vectors[0][users], vectors[1][items], (users, items)
 
     def backward(self, tables, context, user_gradients, item_gradients):

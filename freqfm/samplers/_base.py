@@ -3,7 +3,8 @@
 import math
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import NamedTuple, get_type_hints
+from types import SimpleNamespace
+from typing import get_type_hints
 
 import numpy as np
 from scipy.special import logsumexp
@@ -286,15 +287,9 @@ class UncorrectedSampler(QuerySampler):
         return ids, log_q
 
 
-class _Recalled(NamedTuple):
-    """The codewords of a proposal of an earlier call of ``fit``."""
-
-    codewords: np.ndarray
-
-
 def recall_codewords(codewords):
     """Return the codewords of an earlier call's last proposal; None if it had none."""
-    return _Recalled(codewords) if len(codewords) else None
+    return SimpleNamespace(codewords=codewords) if len(codewords) else None
 
 
 def check_draws(sampler, items, shape, n_items):

@@ -23,7 +23,7 @@ from freqfm import (
     RaFMRegressor,
 )
 from freqfm.displays import InteractionStrengthsDisplay
-from freqfm.estimators.fm.explanations import base as interactions
+from freqfm.estimators.fm.explanations import contributions as interactions
 
 RNG = np.random.default_rng(0)
 X = sparse.csr_array(RNG.random((60, 9)) * (RNG.random((60, 9)) < 0.4))
