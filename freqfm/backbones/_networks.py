@@ -157,15 +157,10 @@ class LightGCN(Backbone):
         """Return the gradients of all rows, see :class:`Backbone`."""
         names = "user_factors", "item_factors"
         gradients = [np.zeros(tables[name].shape, dtype=np.float32) for name in names]
-        for gradient, rows, found in zip(
-            gradients, context, (user_gradients, item_gradients), strict=True
-        ):
-            gradient[rows] = found
+        gradients[0][context[0]], gradients[1][context[1]] = user_gradients, item_gradients
         found = self._graph.mean(*gradients, int(self.n_layers))
-        return {
-            name: (np.arange(len(row_gradients)), row_gradients)
-            for name, row_gradients in zip(names, found, strict=True)
-        }
+        by_row = ((np.arange(len(gradient)), gradient) for gradient in found)
+        return dict(zip(names, by_row, strict=True))
 
 
 _SIDES = "user", "item"

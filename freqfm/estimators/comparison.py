@@ -1,6 +1,7 @@
 """compare_recommenders: a table of recommenders, fitted to and tested on the same interactions."""
 
 import contextlib
+import functools
 import pickle
 import time
 import warnings
@@ -184,15 +185,12 @@ class RecommenderComparison:
     def __init__(self, rows, data):
         self.rows_ = rows
         self._data = data
-        self._best = None
 
-    @property
+    @functools.cached_property
     def best_estimator_(self):
         """The recommender of the first row, fitted to all interactions when it is first used."""
-        if self._best is None:
-            row = self.rows_[0]
-            self._best = self._data.fit(row.name, row.estimator, self._data.all)
-        return self._best
+        row = self.rows_[0]
+        return self._data.fit(row.name, row.estimator, self._data.all)
 
     def to_frame(self):
         """Return the rows as a DataFrame, by name.

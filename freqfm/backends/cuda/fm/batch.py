@@ -340,7 +340,7 @@ class FMTargets(NamedTuple):
 
 
 class FMWeightState(NamedTuple):
-    """The weights of one output and the optimizer's state; some are empty."""
+    """The weights of one output, as FMVectors, and the optimizer's state; some are empty."""
 
     intercept: np.ndarray  #: (1,)
     linear: np.ndarray  #: (n,)

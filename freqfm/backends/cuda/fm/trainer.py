@@ -6,20 +6,7 @@ import numpy as np
 
 from freqfm._input.rows import take_rows
 from freqfm.backends.base import RankedTables
-from freqfm.backends.cuda.fm import layers
-from freqfm.backends.cuda.fm.batch import (
-    SCORE,
-    TRAIN,
-    WINDOW,
-    EpochSort,
-    FMArgs,
-    FMRows,
-    FMScratch,
-    FMTargets,
-    FMVectors,
-    FMWeightState,
-    Levels,
-)
+from freqfm.backends.cuda.fm import batch, layers
 from freqfm.backends.cuda.memory import DeviceTrainer, lanes_for, sum_of
 from freqfm.backends.cuda.tables import COLUMNS, rule_for_device
 from freqfm.formulas.codes import BETA_1, BETA_2, STEP_ADAM, STEP_CUSTOM
@@ -43,7 +30,7 @@ class DeviceRows:
 
     def __init__(self, device, X):
         self.shape, self.nnz = X.shape, X.nnz
-        self.rows = FMRows(
+        self.rows = batch.FMRows(
             device.to_device(X.indptr.astype(np.int64)),
             device.to_device(X.indices.astype(np.int32)),
             device.to_device(X.data),
@@ -61,7 +48,7 @@ def fm_scores(device, X, weights):
             return np.concatenate([fm_scores(device, part, weights) for part in parts], axis=1)
     rows = X if isinstance(X, DeviceRows) else DeviceRows(device, X)
     levels = levels_on_device(device, weights[0].factors, None)
-    on_device = (FMVectors(*map(device.to_device, _vectors_of(output))) for output in weights)
+    on_device = (batch.FMVectors(*map(device.to_device, _vectors_of(output))) for output in weights)
     tower = weights[0].dense
     return np.stack([_score(device, rows, output, levels, tower) for output in on_device])
 
@@ -72,7 +59,7 @@ def _vectors_of(output):
     factors = factors.weights if isinstance(factors, RankedTables) else factors.reshape(-1)
     if output.dense is not None:
         dense = output.dense.weights.reshape(1, -1)
-    return FMVectors(output.intercept, output.linear, factors, dense)
+    return batch.FMVectors(output.intercept, output.linear, factors, dense)
 
 
 def _score(device, rows, vectors, levels, tower):
@@ -86,7 +73,7 @@ def _score(device, rows, vectors, levels, tower):
         layers.score_towers(device, tower, rows.rows, vectors, levels, scores)
     else:
         args = rows.rows, vectors, levels, nothing, scores
-        device.run(SCORE, args, lanes_for(max(levels.widths), COLUMNS), n_rows)
+        device.run(batch.SCORE, args, lanes_for(max(levels.widths), COLUMNS), n_rows)
     return device.to_host(scores, np.empty(n_rows, dtype=np.float32))
 
 
@@ -96,7 +83,7 @@ def levels_on_device(device, factors, training):
     widths = tuple(map(int, factors.widths)) if ranked else (factors.shape[1],)
     nothing = np.zeros(0, dtype=np.int32)
     layout = np.zeros((len(widths), 1)) if training is None else training.state_layout
-    return Levels(
+    return batch.Levels(
         ranked=ranked,
         widths=widths,
         starts=tuple(map(int, factors.starts)) if ranked else (0,),
@@ -113,7 +100,7 @@ def levels_on_device(device, factors, training):
 def _model_of(weights, state, of_dense):
     """Return the FMWeightState of an output, given the optimizer states of both kinds."""
     dense_first, dense_second = of_dense
-    return FMWeightState(
+    return batch.FMWeightState(
         **_vectors_of(weights)._asdict(),
         per_row=state.per_row,
         intercept_state=state.intercept,
@@ -148,10 +135,10 @@ class FMEpochs(DeviceTrainer):
         self._n_rows = X.shape[0]
         self._n_batches = -(-self._n_rows // problem.batch_size)
         self._n_lanes = lanes_for(max(self._levels.widths), COLUMNS)
-        self._sort = EpochSort(device, problem, X)
+        self._sort = batch.EpochSort(device, problem, X)
         self._rows = DeviceRows(device, X)
         self._targets = [
-            FMTargets(
+            batch.FMTargets(
                 device.to_device(np.ascontiguousarray(target[trained])),
                 device.to_device(problem.weight[trained].astype(np.float32)),
                 self._sort.rows,
@@ -168,7 +155,7 @@ class FMEpochs(DeviceTrainer):
             shares=device.to_device(problem.objective.shares),
         )
         self._dense, of_dense = problem.dense, itertools.repeat((_NO_WEIGHTS, _NO_WEIGHTS))
-        self._tower, self._phases, self._formulas = None, TRAIN, problem.formulas
+        self._tower, self._phases, self._formulas = None, batch.TRAIN, problem.formulas
         if self._dense is not None:
             self._make_layers(problem.weights[0].dense)
             of_dense = self._dense.states
@@ -195,11 +182,11 @@ class FMEpochs(DeviceTrainer):
 
         batch_size, levels = self._problem.batch_size, self._levels
         n_levels, width = len(levels.widths), sum(levels.widths)
-        n_pieces = 2 * (most_entries // WINDOW + 1)
+        n_pieces = 2 * (most_entries // batch.WINDOW + 1)
         n_touched = 0 if self._problem.rule.lazy else self._problem.X.shape[1]
         layered = self._tower is not None
         n_inputs = self._tower.widths[0] if layered else 0
-        return FMScratch(
+        return batch.FMScratch(
             sums=floats(0 if layered else batch_size, width),
             free_sums=floats(0 if levels.prefix else batch_size, width),
             by_level=floats(n_levels, batch_size),
@@ -207,7 +194,7 @@ class FMEpochs(DeviceTrainer):
             derivatives=floats(batch_size),
             curvatures=floats(batch_size),
             losses=floats(self._n_rows),
-            of_rows=floats(3, batch_size // WINDOW + 1),
+            of_rows=floats(3, batch_size // batch.WINDOW + 1),
             of_pieces=floats(3 + n_levels, n_pieces),
             vectors=floats(n_pieces, width),
             touched=self.device.empty(n_touched, np.int32),
@@ -229,7 +216,7 @@ class FMEpochs(DeviceTrainer):
             gradients = self._gradients._replace(steps=self._steps(n_steps, share, rule, formula))
         for model, data in zip(self._outputs, self._targets, strict=True):
             device.fill(self._scratch.touched, 0)
-            args = FMArgs(
+            args = batch.FMArgs(
                 self._objective, self._rule, steps, self._rows.rows, data,
                 self._sort.occurrences, model, self._scratch, self._levels,
             )  # fmt: skip
@@ -247,8 +234,8 @@ class FMEpochs(DeviceTrainer):
         if not self.is_held:
             return fm_scores(self.device, rows, self._problem.weights)
         device, levels, tower = self.device, self._levels, self._tower
-        names = FMVectors._fields
-        models = (FMVectors(*(getattr(model, name) for name in names)) for model in self._outputs)
+        n = len(batch.FMVectors._fields)
+        models = (batch.FMVectors(*model[:n]) for model in self._outputs)
         return np.stack([_score(device, rows, model, levels, tower) for model in models])
 
     def _steps(self, n_steps, share, rule, corrections):

@@ -194,6 +194,7 @@ class Explainer:
         self._model, self._background = model, background
         self._support = np.unique(background.indices)
         self._outputs = model._outputs()
+        self.n_outputs = len(self._outputs)  #: number of scores of a row
         # The means of b and of b_i (W b)_i, in the columns of the support.
         known = background[:, self._support]
         n_rows = background.shape[0]
@@ -206,11 +207,6 @@ class Explainer:
                 pulls = entries.values * pull(of_output, part, entries) / n_rows
                 products += np.bincount(entries.columns, pulls, len(self._support))
 
-    @property
-    def n_outputs(self):
-        """Number of scores of a row."""
-        return len(self._outputs)
-
     def base_values(self):
         """Return the mean scores of the reference rows, of shape (n_outputs,)."""
         found = [
@@ -219,7 +215,7 @@ class Explainer:
         ]
         for k, output in enumerate(self._outputs):
             if isinstance(output.dense, Tower):
-                found[k] += mean_of_tower(output, self._support, self._known(self._support))
+                found[k] += mean_of_tower(output, self._support, self._background[:, self._support])
         return np.array(found)
 
     def chunks(self, X):
@@ -230,9 +226,6 @@ class Explainer:
         """
         for part in chunks(X, len(self._support)):
             yield part.shape[0], *self._explain(part)
-
-    def _known(self, features):
-        return self._background[:, features]
 
     def _explain(self, X):
         n_features = X.shape[1]
@@ -253,7 +246,7 @@ class Explainer:
             mean_pulls = pull(of_output, mean_row, everywhere)
             found[k] = (x - means[i]) * slopes + (x * mean_pulls[i] - products[i]) / 2
             if isinstance(output.dense, Tower):
-                add_tower(output, features, X, self._known(features), entries, found[k])
+                add_tower(output, features, X, self._background[:, features], entries, found[k])
         columns = features[entries.columns]
         keys = entries.rows * n_features + columns
         return Entries(entries.rows, columns, entries.values, keys), found
@@ -291,7 +284,7 @@ def _row_dots(a, b):
     return np.einsum("ij,ij->i", a, b)
 
 
-def interaction_share(model, X, groups):
+def _interaction_share(model, X, groups):
     """Return the share of the scores' variance that interactions of groups of columns carry.
 
     With mu the mean row and W without pairs inside a group, x W x / 2 is the sum of
@@ -303,14 +296,18 @@ def interaction_share(model, X, groups):
     model : BaseFM
         Of order two.
     X : csr_array of shape (n_samples, n_features)
-    groups : ndarray of shape (n_features,)
-        The group of each column, from 0 on.
+    groups : ndarray of shape (n_features,), or None
+        The group of each column, from 0 on; None for the model's fields, if it has some.
 
     Returns
     -------
-    share : float
-        From 0 to 1, over all outputs; 0 if the scores do not vary.
+    share : float or None
+        From 0 to 1, over all outputs; 0 if the scores do not vary. None with dense layers.
     """
+    if any(isinstance(output.dense, Tower) for output in model._outputs()):
+        return None
+    groups = getattr(model, "fields_", None) if groups is None else groups
+    groups = np.arange(X.shape[1]) if groups is None else groups
     features = np.unique(X.indices)
     groups, X = groups[features], sparse.csr_array(X[:, features])
     mean = sparse.csr_array(np.asarray(X.mean(axis=0, dtype=np.float64)).reshape(1, -1))
@@ -456,16 +453,8 @@ def strongest_interactions(model, X, fields, feature_names, n_pairs):
         of_fields = None if of_fields is None else of_fields + of_fields.T
         result.update(field_names=field_names, field_effects=of_fields)
     if X is not None:
-        result.update(share=_share(model, X, groups))
+        result.update(share=_interaction_share(model, X, groups))
     return result
-
-
-def _share(model, X, groups):
-    if any(isinstance(output.dense, Tower) for output in model._outputs()):
-        return None
-    if groups is None:
-        groups = getattr(model, "fields_", None)
-    return interaction_share(model, X, np.arange(X.shape[1]) if groups is None else groups)
 
 
 def _all_pairs(n_features):
