@@ -1,7 +1,6 @@
 """Auxiliary terms: what training minimises beside the loss, as a function of a batch's vectors."""
 
-from freqfm.auxiliary._base import AuxiliaryTerm, TermBatch, TermEpoch
-from freqfm.auxiliary._terms import IPL, NCL, SGL, ReSN, SimGCL
+from freqfm.auxiliary._terms import IPL, NCL, SGL, AuxiliaryTerm, ReSN, SimGCL, TermBatch, TermEpoch
 
 __all__ = [
     "AUXILIARY_TERMS",

@@ -4,15 +4,17 @@ A strategy fills one array with two inverse temperatures for each user, and upda
 epoch.
 """
 
-from freqfm.temperatures._adaptive import (
+from freqfm.temperatures._strategies import (
     AdapTau,
     AdapTau0,
     CuTau,
     DensityTemperature,
+    FixedTemperature,
     LearnedTemperature,
     LearnedUserTemperature,
+    Snapshot,
+    Temperature,
 )
-from freqfm.temperatures._base import FixedTemperature, Snapshot, Temperature
 
 __all__ = [
     "TEMPERATURES",
