@@ -94,11 +94,6 @@ class Learned:
             return [(slice(None), rules)]
         return [(slice(k, k + 1), rule) for k, rule in enumerate(rules)]
 
-    def is_kept(self, model, before):
-        """Return whether a model lacks the array, or still has that of earlier attributes."""
-        name = self.keys[0]
-        return vars(model).get(name) is before.get(name)
-
     def get(self, model):
         """Return the array of a model."""
         found = getattr(model, self.keys[0])
@@ -138,6 +133,11 @@ def _placed(container, keys, value):
     container = container.copy()
     container[key] = _placed(container[key], rest, value) if rest else value
     return container
+
+
+def others(model, names):
+    """Return what a model learns that is not in attributes of some names."""
+    return [entry for entry in model._learned() if entry.keys[0] not in names]
 
 
 def trained_arrays(model):

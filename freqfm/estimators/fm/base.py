@@ -66,6 +66,7 @@ from freqfm.estimators.state import (
     check_steps,
     extend,
     make_trainable,
+    others,
 )
 from freqfm.estimators.training import (
     Attempt,
@@ -109,6 +110,10 @@ _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 
 # A fit's last epochs settle: a fifth of max_iter, but at most so many.
 _MOST_SETTLING = 2
+
+
+# The attributes that hold what optimizers keep.
+_STATES = ("_optimizer_state", "_dense_state")
 
 
 @cache
@@ -708,7 +713,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     def _draw_model(self, target_sums, counts, optimizer):
         """Draw a new model; see ``RunningBaseScore`` for ``target_sums``."""
-        n_outputs, before = len(target_sums), dict(vars(self))
+        n_outputs = len(target_sums)
         initializer = self._checked_initializer()
         generator = np.random.default_rng(self._seed)
         states = self._init_factors(n_outputs, initializer, generator, counts, optimizer)
@@ -721,8 +726,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         self._loss_name = type(self._loss).__name__
         self._init_curves()
         sizes = {"features": self.n_features_in_, "outputs": n_outputs}
-        others = [e for e in self._learned() if e.role != COUNTS and e.is_kept(self, before)]
-        extend(self, others, sizes, new=True)
+        drawn = {*self._weight_names, *_STATES, "token_counts_", "_target_sums"} - {"coef_"}
+        extend(self, others(self, drawn), sizes, new=True)
         self._count_state_bytes()
 
     def _count_state_bytes(self):
@@ -798,9 +803,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             valid = isinstance(penalty, Real) and penalty >= 0
             learned.require(valid, name, f"is {shown(penalty)}, not a penalty")
         sizes = {"features": self.n_features_in_, "outputs": len(self.intercept_)}
-        known = {"_optimizer_state", "_dense_state", *self._weight_names}
-        others = [entry for entry in self._learned() if entry.keys[0] not in known]
-        check_arrays(self, learned, others, sizes)
+        check_arrays(self, learned, others(self, {*self._weight_names, *_STATES}), sizes)
         check_steps(learned, "_n_steps", self._n_steps)
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs

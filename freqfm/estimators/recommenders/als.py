@@ -23,7 +23,7 @@ from freqfm.backends.base import LeastSquaresProblem
 from freqfm.estimators.recommenders.index import rows_of
 from freqfm.estimators.recommenders.interactions import noise_edge
 from freqfm.estimators.recommenders.trained import TrainedRecommender, check_size
-from freqfm.estimators.state import Learned, extend, make_trainable
+from freqfm.estimators.state import Learned, extend, make_trainable, others
 from freqfm.estimators.training import TrainingTask
 
 # The root mean square length of the vectors that training starts from.
@@ -438,8 +438,8 @@ class ALSRecommender(TrainedRecommender):
             users[has_place] = placed[has_place]
         self.user_factors_ = as_kernel_array(np.concatenate([self.user_factors_, users]))
         self.item_factors_ = as_kernel_array(np.concatenate([self.item_factors_, items]))
-        more = [entry for entry in self._learned() if entry.path not in ALSTrainer._names]
-        extend(self, more, {"users": X.shape[0], "items": X.shape[1]}, reset)
+        sizes = {"users": X.shape[0], "items": X.shape[1]}
+        extend(self, others(self, ALSTrainer._names), sizes, reset)
 
     def _keep_settings(self, components, X):
         self._objective = components.objective

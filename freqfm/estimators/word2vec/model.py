@@ -43,11 +43,13 @@ from freqfm.estimators.state import (
     check_states,
     check_steps,
     epoch_tables,
+    extend,
     grow_state,
     make_rule,
     make_trainable,
     new_state,
     optimizer_entries,
+    others,
 )
 from freqfm.estimators.training import (
     FitCallbacks,
@@ -710,6 +712,8 @@ class Word2Vec(
                 name: grow_state(old, new_state(optimizer, counts[n_old:], rows.shape[1]))
                 for name, old in self._states.items()
             }
+        known = ("_n_steps", "_states", *Word2VecTrainer._names)
+        extend(self, others(self, known), {"tokens": n_new}, new=not n_old)
         counts[:n_old] += self.token_counts_
         self.token_counts_ = counts
 
