@@ -10,8 +10,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
-from freqfm._input.rows import stack_rows, take_rows
-from freqfm._input.validation import count_columns, kernel_csr
+from freqfm._input.rows import entries_where, stack_rows, take_rows
+from freqfm._input.validation import count_columns
 from freqfm._messages import shown
 from freqfm.backends.support import check
 from freqfm.callbacks._storage import digest
@@ -185,13 +185,8 @@ def _parts_of_users(X, n_parts, seed):
     if n_parts == 1:
         return [X]
     part_of = np.random.default_rng([seed, 4]).permutation(X.shape[0]) % n_parts
-    found = []
-    for number in range(n_parts):
-        lengths = np.where(part_of == number, np.diff(X.indptr), 0)
-        part = take_rows(X, np.flatnonzero(part_of == number))
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        found.append(kernel_csr(part.data, part.indices, indptr, X.shape))
-    return found
+    part_of = np.repeat(part_of, np.diff(X.indptr))
+    return [entries_where(X, part_of == number) for number in range(n_parts)]
 
 
 def ndcg_sums(X, y, model):

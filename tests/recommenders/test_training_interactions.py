@@ -1,6 +1,9 @@
 """Interactions, what a recommender learns from: sums of calls, parts, users of rows, Dask's."""
 
+import ast
 import inspect
+import operator
+import textwrap
 
 import numpy as np
 import pytest
@@ -8,9 +11,11 @@ from helpers import each
 from numpy.testing import assert_array_equal
 from scipy import sparse
 
+import freqfm
 from freqfm._input.validation import canonical_csr
 from freqfm.backbones import Context
 from freqfm.estimators.recommenders.interactions import Interactions
+from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection._scorer import scorer_of
 
@@ -157,3 +162,37 @@ def test_interactions_on_a_cluster_are_used_as_those_of_one_machine():
         if name in ("rows", "history", "hashed", "split", "score_of"):
             own = inspect.signature(getattr(Interactions, name))
             assert inspect.signature(found).parameters.keys() == own.parameters.keys()
+
+
+def names_called(function, owner):
+    """Return the names of attributes of ``self``, or of ``super()``, that a function uses."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return {node.attr for node in found if ast.unparse(node.value) == owner}
+
+
+def definitions(cls, name):
+    """Yield the functions of the package that run when a method is called."""
+    for kind in cls.__mro__:
+        function = inspect.unwrap(vars(kind).get(name, len))
+        if inspect.isfunction(function) and function.__module__.startswith("freqfm"):
+            yield function
+            if name not in names_called(function, "super()"):
+                return
+
+
+@each("name", ["ALSRecommender", "FastVAERecommender", "MFRecommender", "dask.MFRecommender"])
+def test_a_fit_calls_few_hooks(name):
+    if name.startswith("dask"):
+        pytest.importorskip("freqfm.dask")
+    cls = operator.attrgetter(name)(freqfm)
+    # Predictions check the learned arrays too.
+    found, unread = {"_check_learned"}, {"fit"}
+    while unread:
+        method = unread.pop()
+        found.add(method)
+        for function in definitions(cls, method):
+            unread |= names_called(function, "self") - found
+    own = {m: getattr(TrainedRecommender, m, None) for m in found}
+    hooks = {m for m, base in own.items() if callable(base) and getattr(cls, m) is not base}
+    assert {"_start", "_make_trainer"} <= hooks and len(hooks) <= 8

@@ -422,15 +422,15 @@ class ALSRecommender(TrainedRecommender):
         scale = np.float32(_INITIAL_LENGTH / np.sqrt(d))
         return scale * generator.standard_normal((n, d), dtype=np.float32)
 
-    def _start(self, X, components, reset):
+    def _start(self, data, components, reset):
         if reset:
             self.user_factors_ = self.item_factors_ = np.zeros((0, int(self.n_components)))
             self._init_curves()
         n_users, n_items = len(self.user_factors_), len(self.item_factors_)
-        users = self._draw("user", X.shape[0] - n_users, n_users)
-        items = self._draw("item", X.shape[1] - n_items, n_items)
+        users = self._draw("user", data.shape[0] - n_users, n_users)
+        items = self._draw("item", data.shape[1] - n_items, n_items)
         if len(users) and not reset:
-            history = X.rows(np.arange(n_users, X.shape[0]))
+            history = data.rows(np.arange(n_users, data.shape[0]))
             history.resize(len(users), n_items)
             placed = self._solve_rows(canonical_csr(history), components.objective)
             # Users without known items keep their random vectors.
@@ -441,7 +441,7 @@ class ALSRecommender(TrainedRecommender):
         sizes = {"users": X.shape[0], "items": X.shape[1]}
         extend(self, others(self, ALSTrainer._names), sizes, reset)
 
-    def _keep_settings(self, components, X):
+    def _keep_settings(self, components, known):
         self._objective = components.objective
 
     def _make_trainer(self, components, interactions, known, score):

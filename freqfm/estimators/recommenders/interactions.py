@@ -402,11 +402,7 @@ def parted(X, users, known):
         Canonical.
     """
     found = are_among(pair_numbers(known), pair_numbers(X, users))
-    parts = []
-    for part in (found, ~found):
-        indptr = np.append(0, np.cumsum(part))[X.indptr]
-        parts.append(kernel_csr(X.data[part], X.indices[part], indptr, X.shape))
-    return parts
+    return [entries_where(X, part) for part in (found, ~found)]
 
 
 def pad_rows(X, n_rows):

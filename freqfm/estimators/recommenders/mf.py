@@ -422,7 +422,7 @@ class MFRecommender(GradientRecommender):
         tables = _FACTORS if of_backbone is None else _learned_of_backbone(*of_backbone)
         return tables | {n: entry for n, entry in _MARGINS.items() if hasattr(self, entry.path)}
 
-    def _start(self, X, components, reset):
+    def _start(self, data, components, reset):
         backbone = components.backbone
         if reset:
             stale = "user_margins_", "item_margins_", "backbone_tables_", "_described"
@@ -435,33 +435,33 @@ class MFRecommender(GradientRecommender):
             if not backbone.is_linear:
                 self.backbone_tables_ = {}
         n_known = {side: 0 if reset else len(getattr(self, f"{side}_factors_")) for side in _SIDES}
-        counts = np.diff(X.indptr), X.item_counts
+        counts = np.diff(data.indptr), data.item_counts
         counts = {s: of[n:] for (s, n), of in zip(n_known.items(), counts, strict=True)}
         rows_of = self._first_rows if reset else self._new_rows
-        rows = rows_of(X, components, counts, n_known)
+        rows = rows_of(data, components, counts, n_known)
         has_margins = components.margins if reset else hasattr(self, "user_margins_")
         for side in _SIDES if has_margins else ():
             margins = self._draw_margins(side, len(counts[side]), n_known[side])
             rows[f"{side}_margins"] = margins, counts[side]
             if reset:
                 setattr(self, f"{side}_margins_", margins)
-        sizes = {"users": X.shape[0], "items": X.shape[1]}
+        sizes = {"users": data.shape[0], "items": data.shape[1]}
         self._add_rows(rows, components, sizes, reset)
         if not (reset or backbone.is_linear):
-            self._compute_vectors(backbone, X.shape)
+            self._compute_vectors(backbone, data.shape)
 
-    def _first_rows(self, X, components, counts, n_known):
+    def _first_rows(self, data, components, counts, n_known):
         """Return the tables of a new model, without margins, and how often their rows occur."""
         backbone = components.backbone
         generator = np.random.default_rng([self._seed, 2])
         size = int(self.n_components)
-        directions = self._directions(components.initializer, X.X, size, generator)
+        directions = self._directions(components.initializer, data.X, size, generator)
         draw = self._drawer(components, counts, n_known, directions)
         tables = backbone.start(*map(len, counts.values()), draw)
         if backbone.is_linear:
             return {f"{side}_factors": (tables[f"{side}_factors"], counts[side]) for side in _SIDES}
         self.backbone_tables_ = tables = check_tables(backbone, tables)
-        context = self._compute_vectors(backbone, X.shape)
+        context = self._compute_vectors(backbone, data.shape)
         # Rows of a backbone's tables are not users or items; most do not count them.
         occurring = {name: np.ones(len(table)) for name, table in tables.items()}
         found = occurrences(backbone, tables, context, *counts.values())
@@ -469,7 +469,7 @@ class MFRecommender(GradientRecommender):
             occurring[name][rows] = of_rows
         return {name: (table, occurring[name]) for name, table in tables.items()}
 
-    def _new_rows(self, X, components, counts, n_known):
+    def _new_rows(self, data, components, counts, n_known):
         """Return rows for new users and items, by table, and how often they occur.
 
         Raises
@@ -480,19 +480,20 @@ class MFRecommender(GradientRecommender):
         shape = tuple(n_known.values())
         draw = self._drawer(components, counts, n_known, None)
         # Users without known items keep their random vectors.
-        placed = self._place_new_users(X)
+        placed = self._place_new_users(data)
         if components.backbone.is_linear:
             rows = {f"{side}_factors": draw(side) for side in _SIDES}
             has_place = placed.any(axis=1)
             rows["user_factors"][has_place] = placed[has_place]
-        elif X.shape == shape and not components.backbone._has_context:
+        elif data.shape == shape and not components.backbone._has_context:
             return {}
         else:
             rows = components.backbone.new_rows(self.backbone_tables_, shape, placed, draw)
         if rows is None:
             raise ValueError(
-                f"X has shape {X.shape}, but the model has {shape[0]} users and {shape[1]} items, "
-                f"and backbone={shown(self.backbone)} takes no new ones; call fit for a new model."
+                f"X has shape {data.shape}, but the model has {shape[0]} users and {shape[1]} "
+                f"items, and backbone={shown(self.backbone)} takes no new ones; call fit for a "
+                f"new model."
             )
         return {name: (of, _counts_of_rows(name, len(of), counts)) for name, of in rows.items()}
 
@@ -572,21 +573,21 @@ class MFRecommender(GradientRecommender):
         for name, table in tables.items():
             learned.array(f"backbone_tables_[{name!r}]", (None, None), "f", value=table)
 
-    def _place_new_users(self, X):
+    def _place_new_users(self, data):
         """Return the initial vectors of new users, at the length of trained ones.
 
         They are folded in by the items that the model knows; rows without any are zeros.
         """
-        new = np.arange(len(self.user_factors_), X.shape[0])
-        history = X.rows(new)
+        new = np.arange(len(self.user_factors_), data.shape[0])
+        history = data.rows(new)
         history.resize(len(new), len(self.item_factors_))
         return np.float32(self._typical_length()) * self._fold_in_units(canonical_csr(history))
 
-    def _keep_settings(self, components, X):
+    def _keep_settings(self, components, known):
         self._rank_by_cosine = components.rank_by_cosine
         self._n_parts = components.loss.n_parts
         self._has_vector_loss = isinstance(components.loss, VectorLoss)
-        shape = np.count_nonzero(np.diff(X.indptr)), X.shape[1], X.nnz
+        shape = np.count_nonzero(np.diff(known.indptr)), known.shape[1], known.nnz
         generator = np.random.default_rng([self._seed, 2])
         self._fold_in = FoldIn.of(components, self._history, shape, generator)
 

@@ -122,10 +122,11 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
             )
 
     @abstractmethod
-    def _start(self, interactions, components, reset):
+    def _start(self, data, components, reset):
         """Set the arrays of a new model if ``reset``; else add rows for new users and items.
 
-        Kernels write to the arrays. Those that the model had before are not changed.
+        ``data`` are the Interactions to train on, by user. Kernels write to the arrays. Those that
+        the model had before are not changed.
         """
 
     def _keep_settings(self, components, known):

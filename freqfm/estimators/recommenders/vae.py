@@ -596,20 +596,20 @@ class FastVAERecommender(GradientRecommender):
     def _layers(self):
         return as_layers(self.layers_, self._n_hidden)
 
-    def _start(self, X, components, reset):
-        counts, (hidden, decoder), d = X.item_counts, self._sizes(), int(self.n_components)
+    def _start(self, data, components, reset):
+        counts, (hidden, decoder), d = data.item_counts, self._sizes(), int(self.n_components)
         layers, directions, known = {}, None, 0 if reset else len(self.item_factors_)
         if reset:
             generator = np.random.default_rng([self._seed, 2])
             shapes = [*pairwise(hidden), (hidden[-1], 2 * d), *pairwise([d, *decoder])]
             dense = [draw_layer(generator, *shape) for shape in shapes]
             initializer, n = components.initializer, min(*hidden, d, *decoder)
-            directions = self._directions(initializer, X.X, n, generator)
+            directions = self._directions(initializer, data.X, n, generator)
             for layer in dense if directions is not None else ():
                 pass_on(layer, n, initializer.noise)
             self._n_hidden = len(hidden)
             dense = self.layers_ = [np.zeros((1, hidden[0]), dtype=np.float32), *dense]
-            n_users = np.count_nonzero(np.diff(X.indptr))
+            n_users = np.count_nonzero(np.diff(data.indptr))
             layers = {
                 f"layer_{i}": (layer, np.full(len(layer), n_users)) for i, layer in enumerate(dense)
             }
@@ -625,7 +625,7 @@ class FastVAERecommender(GradientRecommender):
         rows, _ = tables["item_factors"]
         bias = np.log(np.maximum(counts, 0.5))
         tables["item_factors"] = np.column_stack([rows, bias]).astype(np.float32), counts
-        self._add_rows(tables | layers, components, {"items": X.shape[1]}, reset)
+        self._add_rows(tables | layers, components, {"items": data.shape[1]}, reset)
 
     def _check_continues(self, known, components, mode):
         if mode != RESUMES:
@@ -645,7 +645,7 @@ class FastVAERecommender(GradientRecommender):
                 "model to continue; set them back, or fit a new model with warm_start=False."
             )
 
-    def _keep_settings(self, components, X):
+    def _keep_settings(self, components, known):
         self._cosine = components.cosine
         self._activation = self.activation
 
