@@ -283,53 +283,6 @@ def history_shares(history, n_users, n_items, item_ids=None):
     return _divided_by_sums("history", table)
 
 
-def hold_ids(lists):
-    """Return whether these are lists of ids, one for each user, rather than rows of a matrix.
-
-    Lists of numbers that are equally long, or repeat one, such as zeros, are such rows; sets and
-    the elements of a column are not.
-    """
-    given_as_list = isinstance(lists, (list, tuple))
-    if _is_table(lists) or not (given_as_list or hasattr(lists, "__array__")):
-        return False
-    rows = _as_rows(lists)
-    if not rows or not all(map(is_list, rows)):
-        return False
-    if not given_as_list or any(isinstance(row, Set) for row in rows):
-        return True
-    types = {type(one) for row in rows for one in row}
-    numbers = types and all(issubclass(one, (Number, np.bool_)) for one in types)
-    ragged = len(set(map(len, rows))) > 1
-    return not numbers or (ragged and all(len(set(row)) == len(row) for row in rows))
-
-
-def number_ids(name, *tables):
-    """Return lists of ids as arrays of their numbers, (n_users, n_longest), and the distinct ids.
-
-    Places without an id, which are those of None and of -1, hold -1.
-
-    Parameters
-    ----------
-    name : str
-        Of the arguments, for error messages.
-    *tables : array-like of n_users lists
-    """
-    found = []
-    for lists in tables:
-        rows = [list(as_list(row)) if is_list(row) else [row] for row in _as_rows(lists)]
-        table = np.full((len(rows), max(map(len, rows), default=0)), None, dtype=object)
-        for ids, row in zip(rows, table, strict=True):
-            row[: len(ids)] = ids
-        found.append(table)
-    ids = [one for table in found for one in table.ravel().tolist()]
-    there = [not (is_missing(one) or (isinstance(one, Number) and one == -1)) for one in ids]
-    codes = np.full(len(ids), -1)
-    kept = as_ids([one for one, kept in zip(ids, there, strict=True) if kept], name)
-    known, codes[there] = unique_codes(kept, name)
-    parts = np.split(codes, np.cumsum([table.size for table in found])[:-1])
-    return [part.reshape(table.shape) for part, table in zip(parts, found, strict=True)], known
-
-
 def codes_of(name, items, n_items, item_ids=None):
     """Return the rows of items in a table, by their indices or ids; -1 for missing items.
 

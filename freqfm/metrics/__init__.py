@@ -14,13 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch, check_consistent_length, column_or_1d
 
-from freqfm._input.item_tables import hold_ids
 from freqfm._input.validation import as_array, check_count
 from freqfm._messages import cut, shorten
 from freqfm._sklearn import check_sample_weight
 from freqfm.metrics import _hits
 from freqfm.metrics._hits import (
-    by_columns,
     coverage_at_k,
     diversity_at_k,
     find_hits,
@@ -62,13 +60,12 @@ def ndcg_at_k(
 
     Parameters
     ----------
-    relevant : {sparse matrix, array-like} of shape (n_users, n_items), or list of n_users sets
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
         Held-out items: all entries above zero. Negative ones are dislikes, see
-        :func:`dislike_rate_at_k`. Or the ids of each user's items: sets, lists of strings, or lists
-        of several lengths, since equally long lists of numbers are rows of a matrix.
-    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists
-        Items recommended to every user, best first, as columns of ``relevant``, or by ids if it
-        holds ids; -1 or None for missing items, which count as misses.
+        :func:`dislike_rate_at_k`.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+        Items recommended to every user, best first, as columns of ``relevant``; -1 for missing
+        items, which count as misses.
     k : int, default=None
         Number of top places to evaluate, at most n_ranked; all if None.
     average : bool, default=True
@@ -96,8 +93,6 @@ def ndcg_at_k(
     >>> from freqfm.metrics import ndcg_at_k
     >>> relevant = [[1, 0, 0, 1], [0, 0, 0, 0]]
     >>> round(ndcg_at_k(relevant, [[2, 0, 1], [1, 2, 3]]), 4)
-    0.3869
-    >>> round(ndcg_at_k([{"tea", "jam"}, set()], [["gin", "tea", "egg"], ["egg", "gin"]]), 4)
     0.3869
     """
     return _hits.mean(_hits.ndcg(find_hits(relevant, ranked, k)), average)
@@ -402,7 +397,7 @@ def stratified_ndcg_at_k(
     >>> {name: round(part, 4) for name, part in parts.items()}
     {'popular': 0.6131, 'neutral': 0.0, 'unpopular': 0.3066}
     """
-    hits = find_hits(*by_columns(relevant, ranked, item_counts=item_counts), k)
+    hits = find_hits(relevant, ranked, k)
     parts = _hits.stratified_ndcg(hits, _hits.strata(item_counts, edges, hits))
     return Bunch(**{name: _hits.mean(part, average) for name, part in parts.items()})
 
@@ -420,9 +415,9 @@ def ranking_report(
 
     Parameters
     ----------
-    relevant : {sparse matrix, array-like} of shape (n_users, n_items), or list of n_users sets
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
         As in :func:`ndcg_at_k`.
-    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists
+    ranked : array-like of int, of shape (n_users, n_ranked)
         As in :func:`ndcg_at_k`.
     k : int or sequence of int, default=None
         Numbers of top places; n_ranked if None.
@@ -442,8 +437,7 @@ def ranking_report(
         dislikes in ``relevant`` also "dislike_rate", of users who have some, and
         with ``item_counts`` also "ndcg_popular", "ndcg_neutral" and "ndcg_unpopular". Of the lists
         of all users: "coverage" and "gini", and with ``item_counts`` and ``item_vectors`` also
-        "novelty" and "diversity"; NaN where lists are too short for them. Lists of ids do not say
-        which items there are, so that these metrics of the lists are left out.
+        "novelty" and "diversity"; NaN where lists are too short for them.
 
     Raises
     ------
@@ -462,9 +456,6 @@ def ranking_report(
         ks = [check_count("k", one) for one in np.atleast_1d(as_array("k", k)).tolist()]
     if not ks:
         raise ValueError("k is empty; give at least one number of places.")
-    has_columns = not hold_ids(relevant)
-    given = {"item_counts": item_counts, "item_vectors": item_vectors}
-    relevant, ranked = by_columns(relevant, ranked, **given)
     hits = find_hits(relevant, ranked, None if k is None else max(ks))
     strata = None if item_counts is None else _hits.strata(item_counts, edges, hits)
     mistakes = find_hits(relevant, ranked, hits.places.shape[1], disliked=True)
@@ -479,8 +470,7 @@ def ranking_report(
         if mistakes.n_relevant.any():
             found = mistakes._replace(places=mistakes.places[:, :one])
             values["dislike_rate"] = _hits.mean(_hits.recall(found), True)
-        if has_columns:
-            values |= report_lists(part.ranked, hits.n_items, item_counts, item_vectors)
+        values |= report_lists(part.ranked, hits.n_items, item_counts, item_vectors)
         report |= {f"{name}@{part.places.shape[1]}": value for name, value in values.items()}
     return report
 

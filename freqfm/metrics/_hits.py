@@ -19,8 +19,6 @@ from freqfm import backends
 from freqfm._input.item_tables import (
     category_shares,
     history_shares,
-    hold_ids,
-    number_ids,
     number_table,
 )
 from freqfm._input.rows import slices, split_signs, with_one_index_type
@@ -33,7 +31,7 @@ from freqfm._input.validation import (
     checked_csr,
 )
 from freqfm._machine import available_threads
-from freqfm._messages import shown
+from freqfm._messages import cut, shown
 from freqfm.backends.base import Candidates, Exclusions
 
 STRATA = ("popular", "neutral", "unpopular")
@@ -200,10 +198,10 @@ def find_hits(relevant, ranked, k=None, disliked=False):
 
     Parameters
     ----------
-    relevant : {sparse matrix, array-like} of shape (n_users, n_items), or list of n_users lists
-        Negative values are dislikes. Or the ids of each user's items.
-    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists
-        Columns of ``relevant``, or ids.
+    relevant : {sparse matrix, array-like} of shape (n_users, n_items)
+        Negative values are dislikes.
+    ranked : array-like of int, of shape (n_users, n_ranked)
+        Columns of ``relevant``.
     k : int, default=None
         Number of top places; all if None.
     disliked : bool, default=False
@@ -221,7 +219,6 @@ def find_hits(relevant, ranked, k=None, disliked=False):
         If shapes do not match, an index is out of range, a row contains an item twice, a number in
         ``relevant`` is not finite, or ``k`` is out of range.
     """
-    relevant, ranked = by_columns(relevant, ranked)
     relevant = as_csr("relevant", relevant)
     relevant, _ = split_signs(-relevant if disliked else relevant)
     n_users, n_items = relevant.shape
@@ -231,45 +228,6 @@ def find_hits(relevant, ranked, k=None, disliked=False):
         part, users = ranked[rows].astype(np.int64), np.arange(rows.start, rows.stop)[:, None]
         places[rows] = (stored[users, np.maximum(part, 0)].toarray() != 0) & (part >= 0)
     return Hits(places, ranked, np.diff(relevant.indptr), n_items)
-
-
-def by_columns(relevant, ranked, **item_arrays):
-    """Return lists of ids as a matrix of held-out items and rankings of its columns.
-
-    What is a matrix already is returned unchanged. ``of_items`` are arguments with a row for each
-    column, which lists do not have.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ids cannot be told apart, a list names one twice, there is not a ranking for each user,
-        or one of ``of_items`` is not None.
-    """
-    if not hold_ids(relevant):
-        return relevant, ranked
-    given = [name for name, value in item_arrays.items() if value is not None]
-    if given:
-        raise ValueError(
-            f"{given[0]} follows the columns of relevant, which holds lists of ids; give relevant "
-            f"as a matrix of users x items, and ranked as its columns."
-        )
-    (held_out, ranked), known = number_ids("relevant or ranked", relevant, ranked)
-    if len(held_out) != len(ranked):
-        raise ValueError(
-            f"relevant holds lists of {len(held_out)} users, but ranked of {len(ranked)}; both "
-            f"must have one per user."
-        )
-    ordered = np.sort(ranked, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    if twice.any():
-        row, place = np.argwhere(twice)[0]
-        raise ValueError(
-            f"ranked names item {shown(known[ordered[row, place]])} twice in row {row}, where it "
-            f"would count twice; rank every item once."
-        )
-    users, places = np.nonzero(held_out >= 0)
-    pairs, shape = (users, held_out[users, places]), (len(held_out), len(known))
-    return sparse.csr_array((np.ones(len(users)), pairs), shape=shape), ranked
 
 
 def check_ranked(ranked, n_items, k=None, n_users=None):
@@ -306,7 +264,7 @@ def check_ranked(ranked, n_items, k=None, n_users=None):
         raise ValueError(
             f"ranked holds {low if low < -1 else high}, but there are {n_items} items (the columns "
             f"of relevant, where it is given); items must lie in [0, {n_items - 1}], and -1 stands "
-            f"for a missing one. Held-out items that are given by ids are a list of sets."
+            f"for a missing one."
         )
     ordered = np.sort(ranked, axis=1)
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
@@ -338,6 +296,12 @@ def _refuse_rows(ranked, n_users, n_items):
     )
 
 
+_ADVICE = (
+    "Give a matrix of users x items with numbers, 0 where there is no item; scikit-learn's "
+    "MultiLabelBinarizer(sparse_output=True) makes one of lists of ids."
+)
+
+
 def as_csr(name, matrix):
     """Return a matrix as canonical CSR of the signs 1 and -1, as only these matter.
 
@@ -348,17 +312,15 @@ def as_csr(name, matrix):
     ValueError
         If it is not a well-formed matrix of finite numbers.
     """
-    if hold_ids(matrix):
-        raise TypeError(
-            f"{name} holds lists of ids; give a matrix of users x items, as MultiLabelBinarizer of "
-            f"scikit-learn makes one."
-        )
     if not sparse.issparse(matrix):
-        matrix = as_array(name, matrix)
+        try:
+            matrix = as_array(name, matrix)
+        except ValueError as error:
+            raise ValueError(f"{cut(error)} {_ADVICE}") from None
     if matrix.ndim != 2:
-        raise ValueError(f"{name} must be a matrix; got an array of shape {matrix.shape}.")
+        raise ValueError(f"{name} is an array of shape {matrix.shape}. {_ADVICE}")
     if matrix.dtype.kind not in "biuf":
-        raise TypeError(f"{name} holds {matrix.dtype}; give numbers, 0 where there is no item.")
+        raise TypeError(f"{name} holds {matrix.dtype}. {_ADVICE}")
     try:
         matrix = checked_csr(matrix) if sparse.issparse(matrix) else sparse.csr_array(matrix)
         if not np.isfinite(matrix.data).all():
@@ -530,7 +492,7 @@ def coverage_at_k(ranked: ArrayLike, n_items: int, k: int | None = None) -> floa
 
     Parameters
     ----------
-    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists of ids
+    ranked : array-like of int, of shape (n_users, n_ranked)
         Items recommended to every user, best first; -1 or None for missing ones.
     n_items : int
         Number of items that could have been recommended.
@@ -571,7 +533,7 @@ def gini(ranked: ArrayLike, n_items: int, k: int | None = None) -> float:
 
     Parameters
     ----------
-    ranked : array-like of int, of shape (n_users, n_ranked), or list of n_users lists of ids
+    ranked : array-like of int, of shape (n_users, n_ranked)
         As in :func:`coverage_at_k`, like all parameters.
     n_items : int
     k : int, default=None
@@ -804,8 +766,6 @@ def report_lists(ranked, n_items, item_counts=None, item_vectors=None):
 def _count(ranked, n_items, k):
     """Return to how many users each item is recommended."""
     n_items = check_count("n_items", n_items)
-    if hold_ids(ranked) or (isinstance(ranked, np.ndarray) and ranked.dtype.kind in "OUT"):
-        (ranked,), _ = number_ids("ranked", ranked)
     ranked = check_ranked(ranked, n_items, k)
     return np.bincount(ranked[ranked >= 0].astype(np.int64), minlength=n_items)
 
