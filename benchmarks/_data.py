@@ -2,7 +2,9 @@
 
 import argparse
 import atexit
+import csv
 import gzip
+import math
 import os
 import shutil
 import tempfile
@@ -12,6 +14,8 @@ import _drawn
 import numpy as np
 from scipy import sparse
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils import Bunch
 
 from freqfm.datasets import load_libfm
 from freqfm.model_selection import holdout_interactions
@@ -151,3 +155,30 @@ def frappe_split(data):
     X, y, X_test, y_test = load_libfm(files)
     train, valid = train_test_split(np.arange(len(y)), test_size=0.1, random_state=0)
     return [(X[train], y[train]), (X[valid], y[valid]), (X_test, y_test)]
+
+
+def criteo_rows(data, parts, encoder=None):
+    """Return parts of the sample of Criteo's click logs: one-hot rows, targets and the encoder.
+
+    As in the paper of CF-SGD, appendix A.1, a count x > 2 becomes the category floor(log(x)^2), and
+    categories that occur fewer than ten times share a column. ``encoder`` is that of other parts.
+    """
+    lines = []
+    for part in parts:
+        with gzip.open(data / "criteo-sample" / f"{part}.tsv.gz", "rt", newline="") as file:
+            lines += csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    tokens = np.array([[*map(count_token, line[1:14]), *line[14:]] for line in lines], dtype=object)
+    if encoder is None:
+        encoder = OneHotEncoder(
+            handle_unknown="infrequent_if_exist", min_frequency=10, dtype=np.float32
+        ).fit(tokens)
+    rows = sparse.csr_array(encoder.transform(tokens))
+    rows.sort_indices()
+    target = np.array([int(line[0]) for line in lines])
+    return Bunch(data=rows, target=target, encoder=encoder)
+
+
+def count_token(text):
+    """Return the category of a count, or of a missing one, which is empty."""
+    large = text and int(text) > 2
+    return f"log{math.floor(math.log(int(text)) ** 2)}" if large else text

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _data import data_parser, movielens_100k, movielens_split, require_data
+from _data import criteo_rows, data_parser, movielens_100k, movielens_split, require_data
 from deepfm_defaults import frappe
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
@@ -28,7 +28,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import OneHotEncoder
 
 from freqfm import FFMClassifier, FMClassifier, FwFMClassifier, column_fields
-from freqfm.datasets import load_criteo_tsv, load_libfm
+from freqfm.datasets import load_libfm
 from freqfm.optimizers import Adam
 
 CHANGES = [
@@ -70,7 +70,7 @@ def folds(X, y):
 
 def of_criteo(data):
     """Return the same of the sample of Criteo."""
-    rows = load_criteo_tsv(data / "criteo-sample" / "train.tsv.gz")
+    rows = criteo_rows(data, ["train"])
     return folds(rows.data, rows.target), column_fields(rows.encoder)
 
 

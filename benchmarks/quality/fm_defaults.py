@@ -16,21 +16,19 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _data import data_parser, movielens_split, require_data
+from _data import criteo_rows, data_parser, movielens_split, require_data
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss, r2_score, roc_auc_score
 
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
-from freqfm.datasets import load_criteo_tsv, load_libfm, make_clicks
+from freqfm.datasets import load_libfm, make_clicks
 
 
 def criteo(data):
     """Return the 7,200 training rows, and the development and test rows together."""
-    folder = data / "criteo-sample"
-    train = load_criteo_tsv(folder / "train.tsv.gz")
-    files = [folder / "dev.tsv.gz", folder / "test.tsv.gz"]
-    test = load_criteo_tsv(files, encoder=train.encoder)
+    train = criteo_rows(data, ["train"])
+    test = criteo_rows(data, ["dev", "test"], train.encoder)
     return (train.data, train.target), (test.data, test.target)
 
 

@@ -1,6 +1,6 @@
 """The optimizers of Li et al. (ICLR 2022) on a sample of Criteo's click log, as a small check.
 
-``load_criteo_tsv`` prepares the rows as the paper does; learning rates are searched on the dev
+``criteo_rows`` prepares the rows as the paper does; learning rates are searched on the dev
 rows, the test rows are looked at once per seed. With 7,200 training rows AUCs are uncertain by
 about 0.03: this shows that the pipeline runs on real logs of 39 fields, not which one is best.
 
@@ -16,11 +16,10 @@ import numpy as np
 from sklearn.metrics import log_loss, roc_auc_score
 
 from freqfm import DivergenceError, FMClassifier
-from freqfm.datasets import load_criteo_tsv
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _data import QUICK, data_parser, require_data
+from _data import QUICK, criteo_rows, data_parser, require_data
 
 GRID = {
     "SGD": [SGD(rate) for rate in (0.03, 0.1, 0.3, 1.0)],
@@ -63,12 +62,9 @@ def main():
     args = parser.parse_args()
     if args.quick:
         args.max_epochs, args.seeds = 2, 1
-    folder = require_data(args) / "criteo-sample"
-    first = load_criteo_tsv(folder / "train.tsv.gz")
-    parts = [first] + [
-        load_criteo_tsv(folder / f"{part}.tsv.gz", encoder=first.encoder)
-        for part in ("dev", "test")
-    ]
+    data = require_data(args)
+    first = criteo_rows(data, ["train"])
+    parts = [first, *(criteo_rows(data, [part], first.encoder) for part in ("dev", "test"))]
     print(", ".join(f"{part.data.shape[0]} rows" for part in parts)
           + f"; {first.data.shape[1]} tokens, {first.target.mean():.1%} clicks")  # fmt: skip
     results = {}

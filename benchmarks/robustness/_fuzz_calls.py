@@ -573,12 +573,10 @@ FILES = {
     "rows.ffm": _lines(
         TARGET, np.full(N_ROWS, "0:1:1"), [f"{i % 2}:{2 + i % 4}:0.5" for i in range(N_ROWS)]
     ),
-    "criteo.tsv": _lines(TARGET, *[np.full(N_ROWS, "3")] * 13, *[np.full(N_ROWS, "68fd")] * 26),
 }
 _LOADERS = {
     "rows.libfm": datasets.load_libfm,
     "rows.ffm": datasets.load_libffm,
-    "criteo.tsv": datasets.load_criteo_tsv,
 }
 
 
@@ -598,7 +596,6 @@ def loader(rng):
         return answer[0] if isinstance(answer, tuple) else answer
 
     def check(answer, intact):
-        answer = answer["data"] if name == "criteo.tsv" else answer
         require(np.isfinite(answer.data).all(), "not finite")
         answer.check_format(full_check=True)
 

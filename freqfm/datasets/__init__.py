@@ -6,7 +6,7 @@ from freqfm.datasets.interaction_files import load_interactions
 from freqfm.datasets.one_hot import IncrementalOneHotEncoder
 from freqfm.datasets.streams import RowStream
 from freqfm.datasets.synthetic import make_clicks, make_interactions
-from freqfm.datasets.text_files import dump_libffm, load_criteo_tsv, load_libffm, load_libfm
+from freqfm.datasets.text_files import dump_libffm, load_libffm, load_libfm
 
 __all__ = [
     "IncrementalOneHotEncoder",
@@ -14,7 +14,6 @@ __all__ = [
     "dump_libffm",
     "fetch_gowalla",
     "fetch_movielens",
-    "load_criteo_tsv",
     "load_csr",
     "load_interactions",
     "load_libffm",

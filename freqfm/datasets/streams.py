@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from freqfm._input.rows import FieldRows, slices, stack_rows, take_rows, with_on
 from freqfm._input.validation import as_float_csr, check_integer, widen
 from freqfm._messages import shorten, shown, warn_once
 from freqfm._paths import check_paths
-from freqfm.datasets import text_files
 from freqfm.datasets.csr_files import open_csr, slice_csr
 from freqfm.datasets.one_hot import IncrementalOneHotEncoder
 from freqfm.datasets.text_files import read_blocks
@@ -122,18 +120,6 @@ def libfm_parts(path, zero_based, n_rows):
     return [partial(read_blocks, one, zero_based, n_rows) for one in _existing_paths(path)]
 
 
-def criteo_parts(path, n_rows):
-    """Return a list of functions that read files of Criteo's format, and names of the fields."""
-
-    def read(one):
-        rows = text_files.read_log_rows(one)
-        while block := list(islice(rows, n_rows)):
-            labels, tokens = zip(*block, strict=True)
-            yield np.array(tokens, dtype=object), np.array(labels, dtype=np.int64)
-
-    return [partial(read, one) for one in _existing_paths(path)], list(text_files.FEATURE_NAMES)
-
-
 def as_strings(X, names):
     """Return rows of fields as lists of "name=value", which FeatureHasher takes.
 
@@ -188,7 +174,7 @@ class RowStream:
 
     ``fit(stream)`` of factorization machines trains on it epoch by epoch; iterating gives pairs
     ``(X, y)``, or triples ``(X, y, sample_weight)`` if there are weights. ``from_parquet``,
-    ``from_libfm``, ``from_criteo_tsv`` and ``from_csr`` make streams of files.
+    ``from_libfm`` and ``from_csr`` make streams of files.
 
     Parameters
     ----------
@@ -336,34 +322,6 @@ class RowStream:
         """
         parts = libfm_parts(path, zero_based, _chunk_size(options))
         return cls(parts, **options)
-
-    @classmethod
-    def from_criteo_tsv(
-        cls, path: str | os.PathLike[str] | list, *, encoder: Any = None, **options: Any
-    ) -> RowStream:
-        """Return a stream of the rows of Criteo's click logs.
-
-        Parameters
-        ----------
-        path : str, path-like or list of these
-            Files that end in ".gz", ".bz2" or ".zst" are decompressed; :func:`load_criteo_tsv`
-            describes the format and how counts are converted.
-        encoder : transformer, default=None
-            See :class:`RowStream`; the encoder of :func:`load_criteo_tsv` is one. None hashes the
-            tokens to 2^20 columns.
-        **options
-            Parameters of :class:`RowStream`.
-
-        Returns
-        -------
-        stream : RowStream
-        """
-        if encoder is None:
-            encoder = FeatureHasher(input_type="string", alternate_sign=False, dtype=np.float32)
-        parts, names = criteo_parts(path, _chunk_size(options))
-        stream = cls(parts, encoder=encoder, **options)
-        stream._names = names
-        return stream
 
     @classmethod
     def from_csr(

@@ -318,7 +318,7 @@ def as_csr(name, matrix):
         except ValueError as error:
             raise ValueError(f"{cut(error)} {_ADVICE}") from None
     if matrix.ndim != 2:
-        raise ValueError(f"{name} is an array of shape {matrix.shape}. {_ADVICE}")
+        raise ValueError(f"{name} must be a matrix; got the shape {matrix.shape}. {_ADVICE}")
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {matrix.dtype}. {_ADVICE}")
     try:

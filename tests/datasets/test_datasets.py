@@ -2,18 +2,22 @@
 
 import bz2
 import gzip
-import warnings
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from helpers import each
 from scipy.special import expit
-from sklearn import config_context
 from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import roc_auc_score
 
-from freqfm.datasets import RowStream, load_criteo_tsv, load_libffm, load_libfm, make_clicks
+from freqfm.datasets import RowStream, load_libffm, load_libfm, make_clicks
+
+
+def write_lines(path, lines):
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt") as file:
+        file.writelines(lines)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -278,137 +282,11 @@ def test_libfm_names_the_malformed_line(tmp_path, line, message):
             load_libfm(paths)
 
 
-# load_criteo_tsv
-
-
-def criteo_line(label="0", counts=None, categories=None):
-    """A line of a Criteo file; counts and categories are {position: text}, default empty."""
-    columns = [str(label)] + [""] * 39
-    for position, text in (counts or {}).items():
-        columns[position] = str(text)
-    for position, text in (categories or {}).items():
-        columns[13 + position] = text
-    return "\t".join(columns) + "\n"
-
-
-def write_lines(path, lines):
-    with (gzip.open if path.suffix == ".gz" else open)(path, "wt") as file:
-        file.writelines(lines)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("count", "token"),
-    [
-        ("1", "1"),
-        ("2", "2"),
-        ("3", "log1"),  # log(3)**2 = 1.207
-        ("5", "log2"),  # log(5)**2 = 2.590
-        ("0", "0"),
-        ("-1", "-1"),
-        ("-3", "-3"),
-        ("", ""),
-        ("1382", "log52"),  # log(1382)**2 = 52.29
-        ("65535", "log122"),  # log(65535)**2 = 122.99
-    ],
-)
-def test_criteo_count_becomes_a_token(tmp_path, count, token):
-    path = write_lines(tmp_path / "rows.tsv", [criteo_line(counts={4: count})])
-    bunch = load_criteo_tsv(path, min_frequency=1)
-    assert bunch.encoder.categories_[3].tolist() == [token]
-
-
-def test_criteo_transformed_counts_do_not_meet_small_ones(tmp_path):
-    lines = [criteo_line(counts={1: count}) for count in (1, 3, 2, 5, 4)]
-    with config_context(transform_output="pandas"):
-        bunch = load_criteo_tsv(write_lines(tmp_path / "rows.tsv", lines), min_frequency=1)
-    first = bunch.data.indices.reshape(5, 39)[:, 0]
-    # 1, 3 (log1), 2 and 5 (log2) are four tokens; 4 is log1 as 3 is.
-    assert len(set(first[:4])) == 4 and first[4] == first[1]
-
-
-def test_criteo_bunch(tmp_path):
-    lines = [criteo_line(1, {1: 1}, {26: "0a"}), criteo_line(0, {1: 2}), criteo_line(0)]
-    bunch = load_criteo_tsv(write_lines(tmp_path / "rows.tsv.gz", lines), min_frequency=1)
-    X = bunch.data
-    assert X.format == "csr" and X.shape == (3, 3 + 37 + 2) and X.dtype == np.float32
-    assert X.indices.dtype == np.int32 and X.has_canonical_format and np.all(X.data == 1)
-    assert np.all(X.sum(axis=1) == 39)
-    assert bunch.target.tolist() == [1, 0, 0] and bunch.target.dtype == np.int64
-    assert bunch.feature_names[0] == "I1" and bunch.feature_names[12:14] == ["I13", "C1"]
-    assert bunch.feature_names[-1] == "C26" and len(bunch.feature_names) == 39
-    names = bunch.encoder.get_feature_names_out(bunch.feature_names)
-    assert names[0] == "I1_" and names[-1] == "C26_0a"
-
-
-def test_criteo_rare_tokens_share_a_column(tmp_path):
-    categories = ["aa"] * 10 + ["bb"] * 9 + ["cc"] * 2
-    lines = [criteo_line(categories={1: category}) for category in categories]
-    path = write_lines(tmp_path / "rows.tsv", lines)
-    column = load_criteo_tsv(path).data.indices.reshape(21, 39)[:, 13]
-    assert len(set(column)) == 2 and len(set(column[10:])) == 1
-    column = load_criteo_tsv(path, min_frequency=9).data.indices.reshape(21, 39)[:, 13]
-    assert len(set(column)) == 3
-
-
-def test_criteo_encoder_is_reused(tmp_path):
-    categories = ["aa"] * 3 + ["bb"] * 3 + ["cc"]
-    lines = [criteo_line(categories={1: category}) for category in categories]
-    train = load_criteo_tsv(write_lines(tmp_path / "train.tsv", lines), min_frequency=3)
-    lines = [
-        criteo_line(categories={1: "bb"}),
-        criteo_line(1, categories={1: "new"}),
-        criteo_line(categories={1: "aa", 2: "new"}),
-    ]
-    path = write_lines(tmp_path / "test.tsv", lines)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        test = load_criteo_tsv(path, encoder=train.encoder)
-    assert test.encoder is train.encoder and test.data.shape == (3, train.data.shape[1])
-    train_rows, test_rows = train.data.toarray(), test.data.toarray()
-    assert np.array_equal(test_rows[0], train_rows[3])
-    # An unknown token is a rare one (as "cc" is); C2 has no rare tokens, so nothing is set.
-    assert np.array_equal(test_rows[1], train_rows[6])
-    assert test_rows[2].sum() == 38
-    assert test.target.tolist() == [0, 1, 0]
-
-
-def test_criteo_files_follow_each_other(tmp_path):
-    first = write_lines(tmp_path / "a.tsv", [criteo_line(1, {1: 1}), criteo_line(0, {1: 2})])
-    second = write_lines(tmp_path / "b.tsv.gz", [criteo_line(1, {1: 9})])
-    both = load_criteo_tsv([str(first), second], min_frequency=1)
-    assert both.target.tolist() == [1, 0, 1]
-    assert both.encoder.categories_[0].tolist() == ["1", "2", "log4"]
-
-
-@each(
-    ("line", "message"),
-    [
-        ("0\t1\t2\n", "found 3 columns; give every line 40 columns"),
-        (criteo_line().rstrip("\n") + "\textra\n", "found 41 columns"),
-        ("\n", "found 1 columns"),
-        (criteo_line("-1"), "found the label '-1'; give every line a label 0 or 1"),
-        (criteo_line(""), "found the label ''"),
-        (criteo_line(counts={2: "1.5"}), "found '1.5' in I2; give an integer or leave it empty"),
-        (criteo_line(counts={13: "68fd1e64"}), "found '68fd1e64' in I13"),
-        (criteo_line(counts={1: "1_0"}), "found '1_0' in I1"),
-        (criteo_line(counts={1: "nan"}), "found 'nan' in I1; give an integer"),
-        (criteo_line(counts={1: "9" * 5000}), "found '999.*' in I1; give an integer"),
-        (criteo_line("nan"), "found the label 'nan'"),
-    ],
-)
-def test_criteo_names_the_malformed_line(tmp_path, line, message):
-    path = write_lines(tmp_path / "rows.tsv", [criteo_line(), line, criteo_line()])
-    with pytest.raises(ValueError, match=f"rows.tsv, line 2: {message}"):
-        load_criteo_tsv(path)
-
-
 @pytest.mark.parametrize(
     ("load", "line"),
     [
         (load_libfm, "1 0:1\n"),
         (load_libffm, "1 0:0:1\n"),
-        (load_criteo_tsv, criteo_line(1, {1: 5}, {2: "a"})),
     ],
 )
 def test_damaged_and_marked_files(tmp_path, load, line):
@@ -417,7 +295,7 @@ def test_damaged_and_marked_files(tmp_path, load, line):
         whole = compress(line.encode() * 1000)
         path.write_bytes(whole)
         found = load(path)
-        assert len(found.target if load is load_criteo_tsv else found[1]) == 1000
+        assert len(found[1]) == 1000
         for content in (whole[: len(whole) // 2], whole[:-6], line.encode()):
             path.write_bytes(content)
             with pytest.raises(
@@ -430,23 +308,9 @@ def test_damaged_and_marked_files(tmp_path, load, line):
     path.write_text(line, encoding="utf-8-sig")
     marked = load(path)
     for one, other in zip((plain, marked), (marked, plain), strict=True):
-        X, y = one[:2] if isinstance(one, tuple) else (one.data, one.target)
+        X, y = one[:2]
         assert X.shape[0] == 1 and y.tolist() == [1]
-        other = other[0] if isinstance(other, tuple) else other.data
-        assert np.array_equal(X.toarray(), other.toarray())
+        assert np.array_equal(X.toarray(), other[0].toarray())
     path.write_text(line, encoding="utf-16")
     with pytest.raises(ValueError, match="rows is encoded in UTF-16"):
         load(path)
-
-
-def test_criteo_rejects_arguments(tmp_path):
-    path = write_lines(tmp_path / "rows.tsv", [criteo_line()])
-    empty = write_lines(tmp_path / "empty.tsv", [])
-    with pytest.raises(ValueError, match="min_frequency=0 must be an integer of at least 1"):
-        load_criteo_tsv(path, min_frequency=0)
-    with pytest.raises(ValueError, match="encoder is 'x', which was not fitted on 39 fields"):
-        load_criteo_tsv(path, encoder="x")
-    with pytest.raises(ValueError, match="with no rows"):
-        load_criteo_tsv(empty)
-    with pytest.raises(ValueError, match=r"path is \[\]; pass a path"):
-        load_criteo_tsv([])

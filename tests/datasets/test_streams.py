@@ -369,21 +369,6 @@ def test_libfm_files_of_comments(tmp_path):
     assert_array_equal(y, [1, 0])
 
 
-def test_criteo_files_are_hashed_or_encoded(tmp_path):
-    lines = ["\t".join([str(i % 2), *["1"] * 13, *[f"c{i % 3}"] * 26]) for i in range(7)]
-    path = tmp_path / "day.tsv"
-    path.write_text("\n".join(lines))
-    (X, y), (rest, _) = RowStream.from_criteo_tsv(path, chunk_size=4)
-    assert X.shape == (4, 1 << 20) and rest.shape[0] == 3
-    assert_array_equal(y, [0, 1, 0, 1])
-    assert_allclose(X.sum(axis=1), 39)
-    first, last = (X.indices[X.indptr[row] : X.indptr[row + 1]] for row in (0, 3))
-    assert_array_equal(first, last)
-    encoder = IncrementalOneHotEncoder()
-    widths = [X.shape[1] for X, _ in RowStream.from_criteo_tsv(path, encoder=encoder, chunk_size=2)]
-    assert widths == [13 + 2 * 26, *[13 + 3 * 26] * 3]
-
-
 @pytest.mark.parametrize("reader", ["pyarrow", "polars", "polars DataFrame"])
 def test_parquet_files(tmp_path, reader):
     pytest.importorskip("pyarrow")

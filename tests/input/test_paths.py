@@ -16,7 +16,6 @@ from freqfm.datasets import (
     dump_libffm,
     fetch_gowalla,
     fetch_movielens,
-    load_criteo_tsv,
     load_csr,
     load_interactions,
     load_libffm,
@@ -29,9 +28,7 @@ from freqfm.displays import RankingReport
 OF_PATHS = {
     "load_libfm": load_libfm,
     "load_libffm": load_libffm,
-    "load_criteo_tsv": load_criteo_tsv,
     "from_libfm": RowStream.from_libfm,
-    "from_criteo_tsv": RowStream.from_criteo_tsv,
     "from_parquet": lambda path: RowStream.from_parquet(path, "y"),
 }
 OF_PATH = {

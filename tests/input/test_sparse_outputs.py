@@ -33,7 +33,6 @@ from freqfm.datasets import (
     IncrementalOneHotEncoder,
     RowStream,
     dump_libffm,
-    load_criteo_tsv,
     load_csr,
     load_interactions,
     load_libffm,
@@ -92,11 +91,6 @@ def of_libfm(X, folder):
     yield load_libfm(folder / "f")[0]
 
 
-def of_criteo(X, folder):
-    (folder / "f").write_text("\n".join("\t".join(["1", *map(str, range(39))]) for _ in range(9)))
-    yield load_criteo_tsv(folder / "f", min_frequency=1).data
-
-
 def of_tables(X, folder):
     (folder / "f.txt").write_text("1 2 3\n2 2\n")
     yield load_interactions(folder / "f.txt")
@@ -122,7 +116,6 @@ OUTPUTS = {
     "load_csr": of_files,
     "load_libffm": of_libffm,
     "load_libfm": of_libfm,
-    "load_criteo_tsv": of_criteo,
     "load_interactions": of_tables,
     "make_clicks": lambda X, folder: [make_clicks(50, (5, 4), random_state=0)[0]],
     "make_interactions": lambda X, folder: [make_interactions(50, 40, 500, random_state=0)],
