@@ -234,6 +234,9 @@ def specialised(compiled, replacements):
     """
     if not replacements:
         return compiled
+    given = compiled, *replacements.items()
+    if given in _VARIANTS:
+        return _VARIANTS[given][0]
     fingerprint = fingerprint_of(replacements)
     key = compiled, fingerprint.key
     if key not in _VARIANTS:
@@ -246,7 +249,15 @@ def specialised(compiled, replacements):
         variant = _Copies(decorate, replacements, f"_{fingerprint.key}").of(compiled)
         # Values that cannot be hashed are identified by address and must stay alive.
         _VARIANTS[key] = variant, fingerprint.kept
+    # What users' functions do may change from call to call, and is hashed again.
+    if all(_is_constant(function) for function in replacements.values()):
+        _VARIANTS[given] = _VARIANTS[key]
     return _VARIANTS[key][0]
+
+
+def _is_constant(function):
+    """Return whether a function is one of the package's, at the level of its module."""
+    return function.__module__.startswith("freqfm.") and "<locals>" not in function.__qualname__
 
 
 def fingerprint_of(replacements):
