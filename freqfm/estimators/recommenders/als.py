@@ -438,7 +438,7 @@ class ALSRecommender(TrainedRecommender):
             users[has_place] = placed[has_place]
         self.user_factors_ = as_kernel_array(np.concatenate([self.user_factors_, users]))
         self.item_factors_ = as_kernel_array(np.concatenate([self.item_factors_, items]))
-        sizes = {"users": X.shape[0], "items": X.shape[1]}
+        sizes = dict(zip(("users", "items"), data.shape, strict=True))
         extend(self, others(self, ALSTrainer._names), sizes, reset)
 
     def _keep_settings(self, components, known):
