@@ -21,7 +21,7 @@ from freqfm.displays import MagnitudePopularityDisplay, StratifiedNDCGDisplay
 from freqfm.initializers import PRISM
 from freqfm.metrics import ranking_report
 from freqfm.model_selection import holdout_interactions
-from freqfm.optimizers import Adam
+from freqfm.optimizers import Adam, WeightDecay
 
 X = make_interactions(1500, 800, 30_000, n_clusters=10, noise=0.3, random_state=0)
 history, held_out = holdout_interactions(X, 0.2, random_state=0)
@@ -42,7 +42,7 @@ RATE, EPOCHS = 0.01, 40
 
 
 def fit(**options):
-    options = {"optimizer": Adam(RATE), "ranking": "dot", **options}
+    options = {"optimizer": Adam(RATE), "similarity": ("cosine", "dot"), **options}
     return MFRecommender(
         16,
         loss="softmax",
@@ -57,7 +57,7 @@ def fit(**options):
 dense = Adam(RATE, lazy=False)
 models = {
     "neither": fit(),
-    "decay of batches": fit(weight_decay=1e-4, weight_decay_scope="batch", optimizer=dense),
+    "decay of batches": fit(weight_decay=WeightDecay(1e-4, scope="batch"), optimizer=dense),
     "decay of all rows": fit(weight_decay=1e-4, optimizer=dense),
 }
 alphas = [0.0, 0.25, 0.5, 0.75, 1.0]

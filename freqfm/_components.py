@@ -319,8 +319,9 @@ def name_to_instance(estimator, axes, params):
     Parameters
     ----------
     estimator : estimator
-    axes : dict of str to dict
-        The components known by name, for each parameter that takes one.
+    axes : dict of str to dict or callable
+        For each parameter that takes a component, those known by name, or what makes one of other
+        values, such as numbers.
     params : dict
         What ``set_params`` was called with; changed in place.
 
@@ -333,6 +334,9 @@ def name_to_instance(estimator, axes, params):
         value = params.get(axis, getattr(estimator, axis))
         nested = [name for name in params if name.startswith(f"{axis}__")]
         if not nested or hasattr(value, "set_params"):
+            continue
+        if callable(registry):
+            params[axis] = registry(value)
             continue
         if not isinstance(value, str) or value not in registry:
             raise ValueError(

@@ -18,6 +18,7 @@ from als_defaults import by_scores, held_out, judge
 from scipy import sparse
 
 from freqfm import MFRecommender
+from freqfm.optimizers import WeightDecay
 
 MULTIPLES = (0, 0.03, 0.06, 0.1, 0.2, 0.5)
 
@@ -45,9 +46,12 @@ def main():
     for name, X, later, k in parts(require_data(args)):
         X, later = sparse.csr_array(X), sparse.csr_array(later)
         density = X.nnz / np.prod(X.shape)
-        params = {"loss": "bpr", "weight_decay_scope": "batch", "random_state": 0}
+        params = {"loss": "bpr", "random_state": 0}
         decays = np.sqrt(density) * np.array(MULTIPLES)
-        row = [judge(MFRecommender(weight_decay=d, **params), X, later, k) for d in decays]
+        models = [
+            MFRecommender(weight_decay=WeightDecay(d, scope="batch"), **params) for d in decays
+        ]
+        row = [judge(model, X, later, k) for model in models]
         popularity = np.broadcast_to(X.sum(axis=0), X.shape)
         row += [by_scores(popularity, X, later, k), density]
         print(f"{name:18}" + "".join(f"{value:9.4f}" for value in row), flush=True)

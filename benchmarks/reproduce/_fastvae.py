@@ -14,6 +14,7 @@ from _runs import Results, click_parts, evaluate, require_data, run_parser, trai
 
 from freqfm import FastVAERecommender
 from freqfm.model_selection import holdout_interactions
+from freqfm.samplers import MIDX
 
 __all__ = [
     "EARLY",
@@ -152,6 +153,9 @@ class Runs:
         if sampler.startswith("midx"):
             draws["n_codewords"] = n_codewords
         key = self.key(sampler, *NETWORK, *LOOKS, **draws)
+        if "n_codewords" in draws:
+            variant = sampler.removeprefix("midx_")
+            sampler = MIDX(variant, n_codewords=draws.pop("n_codewords"))
         return self.trained(key, lambda: vae(sampler, self.seed, self.args, **draws))
 
 

@@ -34,6 +34,7 @@ from freqfm import MFRecommender
 from freqfm.backbones import MLP, LightGCN
 from freqfm.initializers import Normal
 from freqfm.losses import CCL, PSL, SLatK
+from freqfm.optimizers import WeightDecay
 from freqfm.samplers import DNS, InBatch
 
 DATA_SETS = {"ml1m": "ml1m-implicit", "gowalla": "gowalla"}
@@ -61,7 +62,7 @@ MODELS = {
     "lightgcn bpr, hard, exact": {
         "loss": "bpr", "negative_sampler": DNS(64), "backbone": LightGCN(3, propagate="batch"),
         "init": Normal(0.1), "optimizer": "adam", "learning_rate": 0.005, "batch_size": 16384,
-        "user_dropout": 0.3, "weight_decay": 1e-7, "weight_decay_scope": "batch",
+        "user_dropout": 0.3, "weight_decay": WeightDecay(1e-7, scope="batch"),
     },
     "lightgcn bsl": {"backbone": "lightgcn"},
     "lightgcn bsl, 1024": {"backbone": "lightgcn", "n_negatives": 1024},

@@ -64,7 +64,7 @@ from freqfm.auxiliary import IPL, ReSN
 from freqfm.backbones import MLP
 from freqfm.initializers import PRISM
 from freqfm.losses import BPR, MACR, MAWU, DirectAU, Softmax
-from freqfm.optimizers import Adam
+from freqfm.optimizers import Adam, WeightDecay
 from freqfm.samplers import Uniform
 
 DATA_SETS = {"ml1m": "ml1m-implicit", "gowalla": "gowalla"}
@@ -75,7 +75,7 @@ N_COMPONENTS = 64
 BACKBONES = {"linear": "linear", "mlp": MLP((N_COMPONENTS,))}
 VARIANTS = {
     **{f"decay {decay}": {"weight_decay": float(decay)} for decay in DECAYS},
-    "batched 1e-6": {"weight_decay": 1e-6, "weight_decay_scope": "batch"},
+    "batched 1e-6": {"weight_decay": WeightDecay(1e-6, scope="batch")},
     "PRISM": {"init": PRISM()},
     **{f"PRISM {alpha}": {"init": PRISM(alpha)} for alpha in ALPHAS},
     **{f"IPL {weight:g}": {"auxiliary": IPL(weight)} for weight in (0.01, 0.1, 1.0, 10.0)},
@@ -137,7 +137,7 @@ def fit(parts, loss, variant, rate, seed, args):
         backbone=BACKBONES[args.backbone],
         **params,
         optimizer=Adam(rate, lazy=False),
-        ranking="dot",
+        similarity=("auto", "dot"),
         n_jobs=args.n_jobs,
         random_state=seed,
     )

@@ -42,6 +42,7 @@ from freqfm import ALSRecommender, FastVAERecommender, MFRecommender
 from freqfm.auxiliary import NCL, SGL, SimGCL
 from freqfm.backbones import LightGCN
 from freqfm.losses import CCL
+from freqfm.optimizers import WeightDecay
 
 DATA_SETS = {"gowalla": "gowalla", "ml1m": "ml1m-implicit", "ml100k": "ml100k"}
 
@@ -70,8 +71,8 @@ def lightgcn(grid, **params):
 
 def pairwise(loss="bpr", **params):
     """Return a matrix factorization by pairs; vectors of a batch decay, as by default."""
-    grid = {"weight_decay": [0.0003, 0.001, 0.003, 0.01, 0.03]}
-    return mf(grid, loss=loss, weight_decay_scope="batch", **params)
+    grid = {"weight_decay__value": [0.0003, 0.001, 0.003, 0.01, 0.03]}
+    return mf(grid, loss=loss, weight_decay=WeightDecay(scope="batch"), **params)
 
 
 def vae(sampler):

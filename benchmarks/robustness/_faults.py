@@ -50,11 +50,9 @@ COMPONENTS = [
     *temperatures.TEMPERATURES.values(),
 ]
 CHOICES = {
-    "similarity": ["cosine", "dot"],
-    "ranking": ["cosine", "dot"],
+    "similarity": ["cosine", "dot", ("auto", "cosine"), ("cosine", "dot")],
     "early_stopping": [True],
-    "weight_decay": [0.1],
-    "weight_decay_scope": ["batch"],
+    "weight_decay": [0.1, optimizers.WeightDecay(0.1, scope="batch")],
     "n_negatives": [1, 3, 50],
     "user_dropout": [0.5],
     "batch_size": [1, 5],
@@ -64,7 +62,6 @@ CHOICES = {
     "hidden_layer_sizes": [(), (3, 3)],
     "decoder_layer_sizes": [(3,)],
     "activation": ["relu", "identity"],
-    "n_codewords": [1, 2, 100],
     "warm_start": [True],
 }
 

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _epochs import Epochs, power_law_rows
 
 from freqfm import FastVAERecommender, FMClassifier, MFRecommender
+from freqfm.samplers import MIDX
 
 
 def fm(n_jobs, rows, columns, d, tokens):
@@ -53,7 +54,7 @@ def vae(n_jobs, users, items, per_user, negatives, d=32):
     """Return epochs of a variational autoencoder that draws negatives from codebooks."""
     X = power_law_rows(users, items, per_user)
     model = FastVAERecommender(
-        d, hidden_layer_sizes=(64,), negative_sampler="midx_uniform", n_codewords=16,
+        d, hidden_layer_sizes=(64,), negative_sampler=MIDX("uniform", n_codewords=16),
         n_negatives=negatives, batch_size=256, random_state=0, n_jobs=n_jobs,
     )  # fmt: skip
     return Epochs(model, X)

@@ -32,6 +32,7 @@ from freqfm import (
     RaFMClassifier,
     RaFMRegressor,
 )
+from freqfm.samplers import MIDX
 
 MB = 1e6
 N_JOBS = 2
@@ -114,7 +115,7 @@ def autoencoder(**params):
         X = one_hot(int(n_users * scale), int(3e5 * scale))
         fixed = {"n_iter_no_change": 99, "n_jobs": N_JOBS, "random_state": 0}
         if params["negative_sampler"] != "full":
-            fixed |= {"n_negatives": n_draws, "n_codewords": 16}
+            fixed["n_negatives"] = n_draws
         model = FastVAERecommender(
             D, hidden_layer_sizes=(32,), max_iter=2, batch_size=batch_size, **fixed, **params
         )
@@ -148,8 +149,10 @@ CASES = {
     "mf_directau": factorization(loss="directau", early_stopping=False),
     "mf_mawu": factorization(loss="mawu", early_stopping=False),
     "vae_full": autoencoder(negative_sampler="full", early_stopping=False),
-    "vae_midx": autoencoder(negative_sampler="midx_uniform", early_stopping=False),
-    "vae_midx_stops": autoencoder(negative_sampler="midx_uniform", early_stopping=True),
+    "vae_midx": autoencoder(negative_sampler=MIDX("uniform", n_codewords=16), early_stopping=False),
+    "vae_midx_stops": autoencoder(
+        negative_sampler=MIDX("uniform", n_codewords=16), early_stopping=True
+    ),
 }
 
 

@@ -46,6 +46,7 @@ from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.trained import STARTS
 from freqfm.estimators.recommenders.vae import VAETrainer
 from freqfm.estimators.state import trained_arrays
+from freqfm.samplers import MIDX
 
 BATCH = 256
 HIDDEN, LATENT = 200, 32
@@ -93,13 +94,14 @@ class Freqfm:
     """What ``FastVAERecommender.fit`` does in an epoch: its training task."""
 
     def __init__(self, X, n_threads, sampler="full", n_negatives=None, similarity="dot", **params):
+        if sampler.startswith("midx"):
+            sampler = MIDX(sampler.removeprefix("midx_"), n_codewords=N_CODEWORDS)
         model = FastVAERecommender(
             LATENT,
             hidden_layer_sizes=(HIDDEN,),
             similarity=similarity,
             negative_sampler=sampler,
             n_negatives=n_negatives,
-            n_codewords=N_CODEWORDS if sampler.startswith("midx") else None,
             batch_size=BATCH,
             n_jobs=n_threads,
             random_state=0,

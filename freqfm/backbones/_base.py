@@ -133,7 +133,7 @@ class Backbone(Component):
         """Return how often rows of the tables occur, by how often users and items do.
 
         It is used by optimizers whose rates depend on counts, and by
-        ``weight_decay_scope="batch"``. Rows that do not occur are not updated. The default is an
+        ``WeightDecay(scope="batch")``. Rows that do not occur are not updated. The default is an
         empty dict.
 
         Parameters

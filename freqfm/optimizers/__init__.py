@@ -14,7 +14,7 @@ name              class                          state per token, d = n_componen
 ================= ============================== ==================================
 """
 
-from freqfm.optimizers._base import Optimizer, OptimizerState
+from freqfm.optimizers._base import Optimizer, OptimizerState, WeightDecay
 from freqfm.optimizers._frequency import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Optimizer",
     "OptimizerState",
     "RowwiseAdagrad",
+    "WeightDecay",
 ]
 
 OPTIMIZERS = {

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._components import POSITIVE, Component, try_formula
+from freqfm._components import NON_NEGATIVE, POSITIVE, Component, try_formula
 from freqfm._machine import aligned_zeros
 from freqfm._numba.jit import python_function
+from freqfm._sklearn import StrOptions
 from freqfm.backends.base import UpdateRule
 from freqfm.formulas import codes
 from freqfm.formulas.steps import step_replacements
@@ -32,6 +33,47 @@ class OptimizerState(NamedTuple):
     def nbytes(self):
         """Bytes of state that grow with the number of tokens."""
         return sum(array.nbytes for array in self) - self.intercept.nbytes
+
+
+class WeightDecay(Component):
+    """An L2 penalty on the rows of tables, and the batches in which it shrinks them.
+
+    Parameters
+    ----------
+    value : float, default=None
+        The penalty: ``value`` times the row is added to the gradient of a row. None is the
+        estimator's default.
+    scope : {"full", "batch"}, default="full"
+        "full" shrinks every row in every batch: steps that a row has missed are made up for
+        exactly when it is next updated or read. "batch" shrinks the rows that occur in a batch, in
+        proportion to how often they occur: items as positives or drawn, and users once for the
+        positives that the loss keeps together, see its ``block``.
+
+    Examples
+    --------
+    >>> from freqfm import MFRecommender
+    >>> from freqfm.optimizers import WeightDecay
+    >>> MFRecommender(weight_decay=WeightDecay(1e-4, scope="batch"))
+    MFRecommender(weight_decay=WeightDecay(scope='batch', value=0.0001))
+    """
+
+    _parameter_constraints = {
+        "value": [*NON_NEGATIVE, None],
+        "scope": [StrOptions({"full", "batch"})],
+    }
+
+    def __init__(self, value: float | None = None, *, scope: str = "full"):
+        self.value = value
+        self.scope = scope
+
+    @classmethod
+    def of(cls, value):
+        """Return the decay that an estimator is given, a number or one of these."""
+        if not isinstance(value, cls):
+            # By default only the rows of a batch shrink.
+            value = cls(value, scope="batch" if value is None else "full")
+        value._validate_params()
+        return value
 
 
 class Optimizer(Component):

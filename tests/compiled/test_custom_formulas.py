@@ -417,7 +417,7 @@ def test_momentum_is_that_of_a_loop(at_full_rates):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.1, "weight_decay_scope": "full"}])
+@pytest.mark.parametrize("decay", [{}, {"weight_decay": 0.1}])
 def test_custom_steps_in_recommenders(decay):
     in_parts = {"loss": "bpr", "backbone": Features(item_features=np.eye(20)[:, :3])}
     adams = CustomAdam(0.01, lazy=False), Adam(0.01, lazy=False)
@@ -449,9 +449,7 @@ def test_derivatives_of_pairs_are_those_of_finite_differences():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "params", [{}, {"similarity": "cosine", "ranking": "dot", "temperature": 0.2}]
-)
+@pytest.mark.parametrize("params", [{}, {"similarity": ("cosine", "dot"), "temperature": 0.2}])
 def test_custom_pairwise_loss_is_bpr(params):
     custom, shipped = (
         recommender(loss=loss, optimizer=adam, n_negatives=2, **params).fit(INTERACTIONS)

@@ -50,7 +50,7 @@ from freqfm.backends.cpu import backend, team
 from freqfm.backends.cpu.team import Team
 from freqfm.estimators.fm.targets import base_score, expect, mean_loss
 from freqfm.losses import RANKING_LOSSES, Loss, LogLoss, Softmax, SquaredError, VectorLoss
-from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, WeightDecay
 from freqfm.samplers import DNS, SAMPLERS, Popularity, Uniform
 from freqfm.temperatures import TEMPERATURES
 
@@ -178,7 +178,7 @@ def use_recommenders():
     for i, optimizer in enumerate(OPTIMIZERS):
         scope = ["full", "batch"][i % 2]
         model = MFRecommender(4, backbone=CustomLinear(), optimizer=optimizer, max_iter=1)
-        model.set_params(weight_decay=i % 3, weight_decay_scope=scope, n_jobs=1 + i % 2)
+        model.set_params(weight_decay=WeightDecay(i % 3, scope=scope), n_jobs=1 + i % 2)
         model.set_params(learning_rate=0.001).fit(X)
         model.similar_items([0])
         model.recommend(np.tile(X.toarray(), (50, 1)), diversity=[0.5, 1][i % 2])

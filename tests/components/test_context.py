@@ -200,7 +200,7 @@ def test_without_context_features_it_is_the_model_of_features():
     "way",
     [
         {"loss": "softmax", "user_dropout": 0.2, "optimizer": "sgd", "learning_rate": 2.0},
-        {"loss": "bpr", "weight_decay": 0.01, "weight_decay_scope": "full", "optimizer": "adagrad"},
+        {"loss": "bpr", "weight_decay": 0.01, "optimizer": "adagrad"},
         {"loss": "ccl", "optimizer": "cf_sgd", "learning_rate": 1.0},
         {"loss": "directau", "optimizer": "adagrad", "weight_decay": 0.01},
     ],

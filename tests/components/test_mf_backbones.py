@@ -89,7 +89,7 @@ SETTINGS = [
     {"loss": "bsl", "negative_sampler": "midx_uniform"},
     {"loss": "softmax", "negative_sampler": "full", "temperature": "learned_user"},
     {"loss": "softmax", "negative_sampler": "in_batch", "user_dropout": 0.2},
-    {"loss": "bpr", "weight_decay": 0.1, "weight_decay_scope": "full"},
+    {"loss": "bpr", "weight_decay": 0.1},
     {"loss": "bpr", "negative_sampler": "dns", "optimizer": SGD(0.5)},
     {"loss": "directau", "optimizer": Adam(0.05, lazy=False)},
     {"loss": "bpr", "optimizer": "cf_sgd", "init": "prism"},

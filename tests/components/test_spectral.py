@@ -77,7 +77,7 @@ def test_it_is_the_default_start():
     X = make_interactions(40, 30, 300, random_state=0)
     default = started(X, "auto")
     assert_array_equal(default.user_factors_, started(X, "spectral").user_factors_)
-    long = started(X, "auto", init_scale=3.0)
+    long = started(X, Spectral(base=XavierUniform(3.0)))
     assert_allclose(long.item_factors_, 3 * default.item_factors_, rtol=1e-5, atol=2e-7)
 
 
@@ -171,8 +171,6 @@ def test_parameters_are_checked():
     for params in ({"noise": -1.0}, {"n_iter": 0}, {"base": "prism"}):
         with pytest.raises(ValueError, match=next(iter(params))):
             MFRecommender(init=Spectral(**params)).fit(X)
-    with pytest.raises(ValueError, match="init_scale"):
-        MFRecommender(init="spectral", init_scale=2.0).fit(X)
 
 
 class FirstAxis(XavierUniform):

@@ -8,6 +8,7 @@ from scipy import sparse
 
 from freqfm import FastVAERecommender, MFRecommender
 from freqfm.datasets import make_interactions
+from freqfm.initializers import Normal
 from freqfm.samplers import Full, InBatch, Popularity, Uniform
 from freqfm.temperatures import (
     AdapTau,
@@ -207,8 +208,8 @@ def test_statistics_of_users(similarity, sampler):
     MFRecommender(
         4, loss="softmax", temperature=strategy,
         negative_sampler=sampler, similarity=similarity, max_iter=2,
-        learning_rate=1e-12, user_dropout=0, batch_size=1000, random_state=0, init="normal",
-        init_scale=1.0, n_negatives=None if isinstance(sampler, (Full, InBatch)) else 4000,
+        learning_rate=1e-12, user_dropout=0, batch_size=1000, random_state=0, init=Normal(1.0),
+        n_negatives=None if isinstance(sampler, (Full, InBatch)) else 4000,
     ).fit(X)  # fmt: skip
     U, V, statistics = strategy.seen_[1]
     scores = reference.mf.similarities(U.astype(float), V.astype(float), similarity == "cosine")

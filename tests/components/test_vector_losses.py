@@ -16,6 +16,7 @@ from freqfm.auxiliary import AuxiliaryTerm
 from freqfm.backbones import Context, LightGCN
 from freqfm.losses import BPR, MACR, VectorLoss
 from freqfm.metrics import ndcg_at_k
+from freqfm.optimizers import WeightDecay
 
 SETTINGS = {"n_components": 4, "max_iter": 2, "batch_size": 60, "random_state": 0, "n_jobs": 1}
 LOSS = MACR(1.5, alpha=0.3, beta=0.2)
@@ -129,7 +130,7 @@ class OneByOne(BPR):
     [
         {"weight_decay": 0},
         {"weight_decay": 0.3},
-        {"weight_decay": 0.3, "weight_decay_scope": "batch"},
+        {"weight_decay": WeightDecay(0.3, scope="batch")},
     ],
 )
 def test_a_loss_in_numpy_trains_as_the_compiled_one(options):
@@ -171,7 +172,7 @@ def test_what_cannot_be_combined_with_a_loss_in_numpy_is_refused_by_name():
     last = "loss='macr', a function of the numbers of vectors, of which the last"
     for settings in (
         {"similarity": "cosine"},
-        {"ranking": "cosine"},
+        {"similarity": ("auto", "cosine")},
         {"user_dropout": 0.1},
         {"auxiliary": "resn"},
         {"n_components": 1},

@@ -38,6 +38,7 @@ from freqfm.backends.base import (
     Stream,
 )
 from freqfm.datasets import make_interactions
+from freqfm.initializers import XavierUniform
 from freqfm.losses import (
     BPR,
     BSL,
@@ -50,7 +51,7 @@ from freqfm.losses import (
     Softmax,
     VectorLoss,
 )
-from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
+from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad, WeightDecay
 from freqfm.samplers import SAMPLERS, Popularity, Uniform
 from freqfm.temperatures import AdapTau
 
@@ -329,7 +330,7 @@ def mf_model(loss, optimizer, sampler="auto", decay=(0.0, "full"), **params):
     return MFRecommender(
         6, loss=loss, optimizer=STEPS[optimizer], negative_sampler=sampler,
         max_iter=epochs(sampler), batch_size=30, n_negatives=5 if draws else None,
-        weight_decay=decay[0], weight_decay_scope=decay[1], init="xavier", init_scale=0.5,
+        weight_decay=WeightDecay(decay[0], scope=decay[1]), init=XavierUniform(0.5),
         random_state=0, **params,
     )  # fmt: skip
 
@@ -387,7 +388,7 @@ def test_autoencoders_agree(use, case):
     model = FastVAERecommender(
         4, hidden_layer_sizes=(5,), negative_sampler=sampler,
         max_iter=epochs(sampler), batch_size=8, n_negatives=None if sampler == "full" else 5,
-        weight_decay=decay[0], weight_decay_scope=decay[1], early_stopping=False, random_state=0,
+        weight_decay=WeightDecay(decay[0], scope=decay[1]), early_stopping=False, random_state=0,
         init="normal", **{**case, "optimizer": VAE_STEPS[case["optimizer"]]},
     )  # fmt: skip
     assert_recommenders_agree(use, model)

@@ -24,8 +24,9 @@ from freqfm.backbones import Features, LightGCN
 from freqfm.backends.base import CPUOnlyError
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.ranking import alignment, softmax
+from freqfm.initializers import Normal
 from freqfm.losses import BPR, BSL, CCL, MAWU, PSL, SLatK, Softmax
-from freqfm.optimizers import SGD
+from freqfm.optimizers import SGD, WeightDecay
 from freqfm.samplers import SAMPLERS, Uniform
 from freqfm.temperatures import AdapTau
 
@@ -119,8 +120,8 @@ def autoencoder(sampler, optimizer="adam", decay=(0.0, "full"), **params):
     params = {"hidden_layer_sizes": (5,), **params}
     return FastVAERecommender(
         4, negative_sampler=sampler, optimizer=optimizer,
-        n_negatives=None if sampler == "full" else 5, weight_decay=decay[0],
-        weight_decay_scope=decay[1], early_stopping=False, random_state=0, init="normal", **params,
+        n_negatives=None if sampler == "full" else 5, early_stopping=False,
+        weight_decay=WeightDecay(decay[0], scope=decay[1]), random_state=0, init="normal", **params,
     )  # fmt: skip
 
 
@@ -176,8 +177,8 @@ def small(**params):
         params = {"decay": (params.pop("weight_decay", 0.0), "full"), **params}
         params["batch_size"] = min(params.get("batch_size", 8), 16)
         return autoencoder(**params, max_iter=1)
-    params = {"n_negatives": 5, "batch_size": 30, "init_scale": 0.5, **params}
-    return MFRecommender(6, max_iter=1, init="normal", random_state=0, **params)
+    params = {"n_negatives": 5, "batch_size": 30, **params}
+    return MFRecommender(6, max_iter=1, init=Normal(0.5), random_state=0, **params)
 
 
 @pytest.mark.parametrize("name", ONE_EACH)

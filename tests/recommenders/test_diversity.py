@@ -24,7 +24,7 @@ from freqfm.metrics import diversity_at_k
 
 MODELS = [
     MFRecommender(4, max_iter=3, random_state=0),
-    MFRecommender(4, ranking="dot", similarity="dot", max_iter=3, random_state=0),
+    MFRecommender(4, similarity=("dot", "dot"), max_iter=3, random_state=0),
     FastVAERecommender(4, hidden_layer_sizes=(8,), max_iter=3, random_state=0),
     ALSRecommender(4, max_iter=3, random_state=0),
     EASERecommender(),

@@ -26,12 +26,13 @@ from freqfm import (
     FastVAERecommender,
     MFRecommender,
 )
+from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
 from freqfm.initializers import PRISM
 from freqfm.losses import BPR, MAWU, RANKING_LOSSES, DirectAU
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
-from freqfm.optimizers import SGD, Adam, RowwiseAdagrad
+from freqfm.optimizers import SGD, Adam, RowwiseAdagrad, WeightDecay
 from freqfm.samplers import Uniform
 from freqfm.temperatures import AdapTau
 
@@ -518,9 +519,11 @@ def test_copies_are_equal(checkerboard, tmp_path):
         ({"temperature": True}, "temperature"),
         ({"optimizer": Adam(0.1), "learning_rate": 0.1}, "has its own"),
         ({"user_dropout": 1.0}, "user_dropout"),
-        ({"weight_decay_scope": "all"}, "weight_decay_scope"),
+        ({"weight_decay": WeightDecay(0.1, scope="all")}, "'scope' parameter of WeightDecay"),
+        ({"weight_decay": WeightDecay(-1.0)}, "'value' parameter of WeightDecay"),
+        ({"similarity": ("cosine", "l2")}, "or a pair of these: of the loss, and of rankings"),
+        ({"similarity": ["cosine"]}, "or a pair of these"),
         ({"init": "prsm"}, "did you mean 'prism'"),
-        ({"init": "prism", "init_scale": 2.0}, "init_scale"),
     ],
 )
 def test_axes_that_do_not_fit_are_refused(checkerboard, params, message):
@@ -588,3 +591,45 @@ def test_values_weigh_positives(checkerboard):
     uneven = train.copy()
     uneven.data[::2] = 5
     assert not np.allclose(plain.item_factors_, model_of(max_iter=3).fit(uneven).item_factors_)
+
+
+def test_parameters_of_components_are_set_where_they_are_read():
+    removed = {"init_scale": 1.0, "weight_decay_scope": "batch", "ranking": "dot"}
+    for cls, params in (
+        (MFRecommender, removed),
+        (FastVAERecommender, {"n_codewords": 8, "weight_decay_scope": "batch"}),
+    ):
+        for name, value in params.items():
+            with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+                cls(**{name: value})
+        for value in (0.3, WeightDecay(0.3), np.float32(0.3)):
+            model = cls(weight_decay=value).set_params(weight_decay__scope="batch")
+            assert model.weight_decay.value == pytest.approx(0.3)
+            assert model.weight_decay.scope == "batch"
+        model = clone(cls(init="normal").set_params(init__scale=0.5))
+        assert model.init.scale == model.get_params()["init__scale"] == 0.5
+    whole = MFRecommender().set_params(weight_decay__scope="full").weight_decay
+    assert (whole.value, whole.scope) == (None, "full")
+
+
+def test_similarities_of_the_loss_and_of_rankings(checkerboard):
+    train, _ = checkerboard
+    plain = model_of(loss="softmax", similarity="cosine").fit(train)
+    for pair in (("cosine", "dot"), ["cosine", "dot"], ("auto", "dot")):
+        model = clone(model_of(loss="softmax", similarity=pair)).fit(train)
+        assert_array_equal(model.user_factors_, plain.user_factors_)
+        scores = (model.user_factors_ @ model.item_factors_.T)[3]
+        found, values = model.recommend(users=3, n_recommendations=5, exclude_seen=False)
+        assert_allclose(values, scores[found], rtol=1e-5)
+    same = model_of(loss="softmax", similarity=("cosine", "auto")).fit(train)
+    assert_array_equal(same.recommend(users=[0])[1], plain.recommend(users=[0])[1])
+
+
+def test_decay_of_batches_is_stored_with_a_checkpoint(tmp_path, checkerboard):
+    train, _ = checkerboard
+    params = {"weight_decay": WeightDecay(0.05, scope="batch"), "similarity": ("dot", "cosine")}
+    model = model_of(loss="bpr", **params).set_callbacks(Checkpoint(tmp_path / "model")).fit(train)
+    again = resume(tmp_path / "model")
+    assert again.get_params()["weight_decay__scope"] == "batch"
+    assert again.similarity == ("dot", "cosine")
+    assert_array_equal(again.fit(train).item_factors_, model.item_factors_)

@@ -15,7 +15,7 @@ from freqfm.initializers import PRISM, XavierUniform
 from freqfm.losses import BSL, CCL, PSL, Softmax
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
-from freqfm.optimizers import Adam, RowwiseAdagrad
+from freqfm.optimizers import Adam, RowwiseAdagrad, WeightDecay
 from freqfm.samplers import InBatch
 
 USERS, ITEMS, POSITIVES = 6000, 4000, 400_000
@@ -95,26 +95,27 @@ def test_large_data_needs_no_dropout():
 def decay_of(**params):
     """Return the weight decay, and its scope, on data of a sixtieth of all pairs."""
     found = mf_components(MFRecommender(**params), POSITIVES, (USERS, ITEMS), POSITIVES)
-    return found.weight_decay, found.weight_decay_scope
+    return found.weight_decay.value, found.weight_decay.scope
 
 
 def test_losses_of_two_scores_decay_by_the_density():
     root = np.sqrt(1 / 60)
     for params in ({}, {"optimizer": "adam"}, {"init": "prism"}, {"n_components": 3}):
         assert decay_of(loss="bpr", **params) == (pytest.approx(0.1 * root), "batch")
-    assert decay_of(loss="bpr", weight_decay_scope="full") == (pytest.approx(0.1 * root), "full")
+    whole = decay_of(loss="bpr", weight_decay=WeightDecay(scope="full"))
+    assert whole == (pytest.approx(0.1 * root), "full")
     for decay in (0.0, 0.3):
         assert decay_of(loss="bpr", weight_decay=decay) == (decay, "full")
-        assert decay_of(weight_decay=decay, weight_decay_scope="batch") == (decay, "batch")
+        assert decay_of(weight_decay=WeightDecay(decay, scope="batch")) == (decay, "batch")
     others = {"loss": "softmax", "similarity": "dot"}, {"loss": "bpr", "similarity": "cosine"}
     backbones = ({"loss": "bpr", "backbone": name} for name in ("lightgcn", "mlp"))
     for params in ({}, {"loss": "ccl"}, {"loss": "directau"}, *others, *backbones):
         assert decay_of(**params)[0] == 0
     # All that the model knows counts, not what is new.
     more = mf_components(MFRecommender(loss="bpr"), 20, (USERS, ITEMS), POSITIVES)
-    assert more.weight_decay == pytest.approx(0.1 * root)
+    assert more.weight_decay.value == pytest.approx(0.1 * root)
     X = make_interactions(40, 30, 300, random_state=0)
-    given = {"weight_decay": 0.1 * (X.nnz / 1200) ** 0.5, "weight_decay_scope": "batch"}
+    given = {"weight_decay": WeightDecay(0.1 * (X.nnz / 1200) ** 0.5, scope="batch")}
     models = [MFRecommender(4, loss="bpr", max_iter=3, random_state=0, **p) for p in ({}, given)]
     assert_array_equal(*(model.fit(X).item_factors_ for model in models))
 
@@ -207,7 +208,7 @@ def test_scores_relative_to_popularity_are_ranked_by_dot_products():
 
     assert ranks_by_cosine(negative_sampler="in_batch")
     assert not ranks_by_cosine(negative_sampler=InBatch(corrected=False))
-    assert ranks_by_cosine(negative_sampler=InBatch(corrected=False), ranking="cosine")
+    assert ranks_by_cosine(negative_sampler=InBatch(corrected=False), similarity=("auto", "cosine"))
 
 
 @pytest.mark.parametrize(

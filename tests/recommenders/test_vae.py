@@ -24,7 +24,6 @@ from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions, make_ranking_scorer
 from freqfm.optimizers import SGD
-from freqfm.samplers import MIDX
 from freqfm.temperatures import LearnedTemperature
 
 
@@ -344,8 +343,6 @@ def test_the_published_code_trains_without_the_divergence(log):
         ({"negative_sampler": "midx"}, "negative_sampler='midx' is not known; did you mean"),
         ({"negative_sampler": "in_batch"}, "negative_sampler='in_batch' is not supported here"),
         ({"negative_sampler": "full", "n_negatives": 5}, "n_negatives=5 is not used"),
-        ({"negative_sampler": "uniform", "n_codewords": 5}, "n_codewords=5 belongs to MIDX"),
-        ({"negative_sampler": MIDX(n_codewords=4), "n_codewords": 5}, "n_codewords=5"),
         ({"activation": "sigmoid"}, "'activation' parameter of FastVAERecommender"),
         ({"kl_weight": -1}, "'kl_weight' parameter of FastVAERecommender"),
         ({"kl_weight": "paper"}, "'kl_weight' parameter of FastVAERecommender"),

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._components import is_named, nearest, refuse_names, resolve
+from freqfm._components import is_named, nearest, refuse_names, replaced, resolve
 from freqfm._messages import warn_user
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backends.support import check
-from freqfm.estimators.recommenders.mf_auxiliary import resolve_terms
+from freqfm.estimators.recommenders.mf_auxiliary import resolve_terms, similarities
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import RANKING_LOSSES, RankingLoss, VectorLoss
-from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Optimizer
-from freqfm.samplers import MIDX, SAMPLERS, InBatch, Popularity, Sampler, Uniform
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Optimizer, WeightDecay
+from freqfm.samplers import SAMPLERS, InBatch, Popularity, Sampler, Uniform
 from freqfm.temperatures import (
     TEMPERATURES,
     AdapTau0,
@@ -70,8 +70,7 @@ class Components(NamedTuple):
     cosine: bool  #: whether the loss compares vectors at unit length
     n_negatives: int
     batch_size: int
-    weight_decay: float
-    weight_decay_scope: str
+    weight_decay: WeightDecay
     max_iter: int
     #: number of steps over which the learning rate falls linearly; None keeps it constant
     n_falling_steps: int | None
@@ -195,7 +194,6 @@ def mf_components(model, n_pairs, shape, n_known):
     relative = isinstance(sampler, InBatch) and not sampler.corrected
     optimizer, n_falling_steps = _vector_optimizer(model, loss, backbone, n_pairs, n_known, stretch)
     density = n_known / (shape[0] * shape[1])
-    weight_decay, scope = _weight_decay(model, loss, backbone, cosine, density)
     return Components(
         loss=loss,
         backbone=backbone,
@@ -212,8 +210,7 @@ def mf_components(model, n_pairs, shape, n_known):
         batch_size=_batch_size(model, loss, backbone, n_pairs),
         block=loss.block,
         user_dropout=_user_dropout(model, loss, n_known),
-        weight_decay=weight_decay,
-        weight_decay_scope=scope,
+        weight_decay=_weight_decay(model, loss, backbone, cosine, density),
         max_iter=int(model.max_iter or loss.max_iter),
         n_falling_steps=n_falling_steps,
         auxiliary=resolve_terms(model, loss, backbone),
@@ -306,22 +303,24 @@ def _user_dropout(model, loss, n_known):
 
 
 def _weight_decay(model, loss, backbone, cosine, density):
-    """Return the weight decay, and its scope.
+    """Return the weight decay.
 
     Without it, lengths of vectors, which cosines ignore, would grow as far as the training data are
     fitted better. Dense data, with few users or items in many positives each, need more of it.
     """
-    if model.weight_decay is not None:
-        return float(model.weight_decay), model.weight_decay_scope or "full"
+    decay = WeightDecay.of(model.weight_decay)
+    if decay.value is not None:
+        return decay
     # Decay would shrink the layers of other backbones to zero.
     decays = backbone.is_linear and not cosine
-    decay = loss.decay_by_root_density * min(density, 1.0) ** 0.5 if decays else 0.0
-    return decay, model.weight_decay_scope or "batch"
+    value = loss.decay_by_root_density * min(density, 1.0) ** 0.5 if decays else 0.0
+    return replaced(decay, {"value": value})
 
 
 def _rank_by_cosine(model, loss, cosine, initializer, relative):
-    if model.ranking != "auto":
-        return model.ranking == "cosine"
+    ranking = similarities(model)[1]
+    if ranking != "auto":
+        return ranking == "cosine"
     return not relative and cosine and loss.ranking == "cosine" and not initializer.lengths_matter
 
 
@@ -343,10 +342,9 @@ def _default_negatives(loss, n_items):
 
 
 def _initializer(model):
-    scale = "scale", "init_scale", model.init_scale
     auto = is_named(model.init, "auto")
     value = "xavier" if auto else model.init
-    initializer = resolve("init", value, Initializer, INITIALIZERS, [scale])
+    initializer = resolve("init", value, Initializer, INITIALIZERS)
     initializer = initializer.with_defaults(scale=_NORMAL_SCALE)
     return Spectral(base=initializer) if auto else initializer
 
@@ -361,14 +359,15 @@ def _stretch(initializer, shape, n_components, n_pairs):
 
 
 def _similarity(model, loss):
-    if model.similarity == "auto":
+    value = similarities(model)[0]
+    if value == "auto":
         return loss.similarity
-    if loss.cosine_only and model.similarity == "dot":
+    if loss.cosine_only and value == "dot":
         raise ValueError(
             f"loss={model.loss!r} is defined on unit vectors; similarity must be 'cosine' or "
             f"'auto'."
         )
-    return model.similarity
+    return value
 
 
 def _resolved_temperature(value, cosine):
@@ -459,10 +458,10 @@ def _fits_pairs(sampler, loss):
     return isinstance(sampler, Uniform)
 
 
-def _resolved_sampler(value, given=(), **defaults):
+def _resolved_sampler(value, **defaults):
     """Return a sampler; raise if a custom one defines ``draw`` where it would not be called."""
     axis = "negative_sampler"
-    sampler = resolve(axis, value, Sampler, SAMPLERS, given).with_defaults(**defaults)
+    sampler = resolve(axis, value, Sampler, SAMPLERS).with_defaults(**defaults)
     if sampler.negatives_code not in range(codes.NEGATIVES_DRAWN + 1):
         raise TypeError(
             f"{axis} is a {type(sampler).__name__} whose "
@@ -510,7 +509,7 @@ def vae_components(model, n_users, n_items, goes_on):
         )
     n_steps = int(model.max_iter) * -(-n_users // int(batch_size))
     adam_rate = _LAYER_DISTANCE, _LAYER_RATES, n_steps, None if goes_on else n_steps
-    given = model.optimizer, model.learning_rate
+    given, decay = (model.optimizer, model.learning_rate), WeightDecay.of(model.weight_decay)
     # An item that is drawn occasionally has small gradients of either sign. Only moments that decay
     # in between keep Adam from taking a full step each time.
     found = _resolved_optimizer(model, *given, adam_rate, _OTHER_LAYER_RATES, lazy=full)
@@ -523,8 +522,7 @@ def vae_components(model, n_users, n_items, goes_on):
         cosine=model.similarity == "cosine",
         n_negatives=int(model.n_negatives or _N_DRAWS),
         batch_size=int(batch_size),
-        weight_decay=float(model.weight_decay),
-        weight_decay_scope=model.weight_decay_scope,
+        weight_decay=replaced(decay, {"value": float(decay.value or 0)}),
         max_iter=int(model.max_iter),
         n_falling_steps=n_falling_steps,
         device=model.device,
@@ -536,18 +534,11 @@ def _item_sampler(model, n_items):
     wanted = model.negative_sampler
     if is_named(wanted, "auto"):
         wanted = "full" if n_items <= _FULL_UP_TO else "midx_uniform"
-    midx = isinstance(wanted, MIDX) or (isinstance(wanted, str) and wanted.startswith("midx"))
-    given = "n_codewords", "n_codewords", model.n_codewords if midx else None
-    sampler = _resolved_sampler(wanted, [given], n_codewords=_N_CODEWORDS)
+    sampler = _resolved_sampler(wanted, n_codewords=_N_CODEWORDS)
     if isinstance(sampler, InBatch):
         raise ValueError(
             f"negative_sampler={model.negative_sampler!r} is not supported here, where a batch "
             f"holds users; choose 'full', 'midx_popularity' or another that draws items."
-        )
-    if model.n_codewords is not None and not isinstance(sampler, MIDX):
-        raise ValueError(
-            f"n_codewords={model.n_codewords} belongs to MIDX samplers; with "
-            f"negative_sampler={model.negative_sampler!r} leave it at None."
         )
     return sampler
 

@@ -241,9 +241,8 @@ class RecommenderTrainer(TrainingTask):
         self.optimizer, self._seed = components.optimizer, int(model._seed)
         self.tables, self.training = model._tables(), model._training
         self.inverse_temperatures = model._inverse_temperatures
-        self._rule = make_rule(
-            components.optimizer, components.weight_decay, components.weight_decay_scope
-        )
+        decay = components.weight_decay
+        self._rule = make_rule(components.optimizer, decay.value, decay.scope)
         self._proposal = None
 
     def _epoch_of(self, n_batches):

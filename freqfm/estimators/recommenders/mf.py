@@ -50,7 +50,7 @@ from freqfm.estimators.state import Learned, make_trainable
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss, VectorLoss
-from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.optimizers import OPTIMIZERS, Optimizer, WeightDecay
 from freqfm.samplers import SAMPLERS, Sampler
 from freqfm.temperatures import TEMPERATURES, Temperature
 
@@ -105,14 +105,11 @@ class MFRecommender(GradientRecommender):
         Such as "softmax", "bsl", "bpr", "warp", "directau", "mawu", "psl", "slatk", "ccl" or
         "macr"; see :mod:`freqfm.losses`. "bsl" is a softmax whose negatives have a little more
         weight.
-    similarity : {"auto", "cosine", "dot"}, default="auto"
-        The similarity in the loss. "auto" is the dot product for BPR, WARP and MACR, and the
-        cosine for all others.
-    ranking : {"auto", "cosine", "dot"}, default="auto"
-        The similarity in rankings. "auto" is the dot product for BPR, WARP, MACR, DirectAU and
-        MAWU, and the cosine for all others, except that it is the dot product with
-        ``similarity="dot"``, ``init="prism"`` and ``negative_sampler=InBatch(corrected=False)``,
-        where lengths matter.
+    similarity : {"auto", "cosine", "dot"} or tuple of two of these, default="auto"
+        The similarity in the loss, or those in the loss and in rankings; one alone leaves "auto" to
+        rankings. "auto" is the dot product for BPR, WARP and MACR, and the cosine for all others;
+        in rankings also the dot product for DirectAU and MAWU, and with ``similarity="dot"``,
+        ``init="prism"`` and ``negative_sampler=InBatch(corrected=False)``, where lengths matter.
     temperature : float, str or Temperature, default=None
         Divisor of the scores: a number, or for instance "density", "adap_tau0", "adap_tau",
         "learned", "learned_user" or "cu_tau"; see :mod:`freqfm.temperatures`. None is "density" for
@@ -155,23 +152,17 @@ class MFRecommender(GradientRecommender):
         Share of a user's weights set to zero in each batch. None is the loss's default: 0.1 for
         softmax, PSL and SL@K, and for BSL with fewer than 262,144 interactions; 0.3 for
         WARP; else 0.
-    weight_decay : float, default=None
-        L2 penalty: ``weight_decay`` times the row is added to the gradient of a row. None is a
+    weight_decay : float or WeightDecay, default=None
+        L2 penalty: ``weight_decay`` times the row is added to the gradient of a row, in every
+        batch. ``WeightDecay(value, scope="batch")`` shrinks the rows that occur in a batch, see
+        :class:`freqfm.optimizers.WeightDecay`, and so does None, which is a
         tenth of the root of the density of X, the share of pairs that are positives, for BPR, WARP
         and other losses of two scores, and a fortieth of it for MACR, with dot products and
         ``backbone="linear"``, else 0.
-    weight_decay_scope : {"full", "batch"}, default=None
-        "full" shrinks every row in every batch: steps that a row has missed are made up for
-        exactly when it is next updated or read, see Notes. "batch" shrinks the rows that occur in a
-        batch, in proportion to how often they occur: items as positives or drawn, and users once
-        for the positives that the loss keeps together, see its ``block``. None is "full" for a
-        given ``weight_decay``, and "batch" without one.
     init : {"auto", "xavier", "normal", "prism", "spectral"} or Initializer, default="auto"
         Initial values of the vectors, see :mod:`freqfm.initializers`. "auto" is "spectral", which
-        takes directions from the interactions and needs half of the epochs.
-    init_scale : float, default=None
-        Scale of the initializer, for "xavier" and "normal", and of the lengths of "auto"; None is 1
-        for "xavier" and "auto", and 0.1 for "normal".
+        takes directions from the interactions and needs half of the epochs. Their scale is a
+        parameter of the initializer, as in ``Normal(0.2)``; "normal" has 0.1.
     auxiliary : str, AuxiliaryTerm or list of these, default=None
         What training minimises beside the loss: "sgl", "simgcl", "ncl", "ipl", "resn", or a term
         of your own; see :mod:`freqfm.auxiliary`. With these, and with the loss "macr",
@@ -279,7 +270,7 @@ class MFRecommender(GradientRecommender):
     users, a million items and the defaults, vectors and Adam's state take 9.2 GB and the copy as
     much again, so number users and items without gaps. ``verbose=1`` prints the remaining time.
 
-    With ``weight_decay_scope="full"`` the penalty's gradient is part of every step. For SGD, FA-SGD
+    With ``WeightDecay(scope="full")`` the penalty's gradient is part of every step. For SGD, FA-SGD
     and CF-SGD the steps that a row has missed are one power of 1 - rate * weight_decay; for
     Adagrad, and for ``Adam(lazy=False)``, they are replayed one by one. Both give the same result
     as updating the whole table in every batch. ``Adam()``, which is lazy, does not update the
@@ -308,6 +299,7 @@ class MFRecommender(GradientRecommender):
         "backbone": BACKBONES,
         "loss": RANKING_LOSSES,
         "optimizer": OPTIMIZERS,
+        "weight_decay": WeightDecay.of,
         "temperature": TEMPERATURES,
         "negative_sampler": SAMPLERS,
         "init": {"auto": Spectral, **INITIALIZERS},
@@ -323,8 +315,7 @@ class MFRecommender(GradientRecommender):
     _parameter_constraints: ClassVar = {
         "backbone": "no_validation",
         "loss": "no_validation",  # names and instances are resolved in fit
-        "similarity": [StrOptions({"auto", "cosine", "dot"})],
-        "ranking": [StrOptions({"auto", "cosine", "dot"})],
+        "similarity": [StrOptions({"auto", "cosine", "dot"}), tuple, list],
         "temperature": "no_validation",
         "negative_sampler": "no_validation",
         "n_negatives": [*POSITIVE_INTEGER, None],
@@ -333,18 +324,15 @@ class MFRecommender(GradientRecommender):
         "max_iter": [*POSITIVE_INTEGER, None],
         "batch_size": [*POSITIVE_INTEGER, None],
         "user_dropout": [Interval(Real, 0, 1, closed="left"), None],
-        "weight_decay": [*NON_NEGATIVE, None],
-        "weight_decay_scope": [StrOptions({"full", "batch"}), None],
+        "weight_decay": [*NON_NEGATIVE, None, WeightDecay],
         "init": "no_validation",
-        "init_scale": [*NON_NEGATIVE, None],
         "auxiliary": "no_validation",
     }
 
     n_components: int = field(default=128, kw_only=False)
     backbone: str | Backbone = "linear"
     loss: str | RankingLoss = "bsl"
-    similarity: str = "auto"
-    ranking: str = "auto"
+    similarity: str | tuple[str, str] = "auto"
     temperature: float | str | Temperature | None = None
     negative_sampler: str | Sampler | None = "auto"
     n_negatives: int | None = None
@@ -353,10 +341,8 @@ class MFRecommender(GradientRecommender):
     max_iter: int | None = None
     batch_size: int | None = None
     user_dropout: float | None = None
-    weight_decay: float | None = None
-    weight_decay_scope: str | None = None
+    weight_decay: float | WeightDecay | None = None
     init: str | Initializer = "auto"
-    init_scale: float | None = None
     auxiliary: str | AuxiliaryTerm | list | None = None
 
     def _components_by_name(self, params):

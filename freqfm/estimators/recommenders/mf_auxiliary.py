@@ -56,12 +56,25 @@ def resolve_terms(model, loss, backbone):
     return terms
 
 
+def similarities(model):
+    """Return the similarities that a model is given for the loss, and for rankings."""
+    given = model.similarity
+    pair = (given, "auto") if isinstance(given, str) else given
+    if len(pair) != 2 or any(name not in ("auto", "cosine", "dot") for name in pair):
+        raise ValueError(
+            f"similarity={shown(given)} must be 'auto', 'cosine' or 'dot', or a pair of these: of "
+            f"the loss, and of rankings."
+        )
+    return tuple(pair)
+
+
 def _check_loss(model, loss):
     """Raise unless the parameters of a model fit a loss in NumPy, which reads whole vectors."""
+    similarity, ranking = similarities(model)
+    differs = similarity not in ("auto", loss.similarity)
     refused = {
-        "similarity": model.similarity not in ("auto", loss.similarity),
+        "similarity": differs or (loss.n_parts > 0 and ranking == "cosine"),
         "user_dropout": bool(model.user_dropout),
-        "ranking": loss.n_parts > 0 and model.ranking == "cosine",
         "auxiliary": loss.n_parts > 0 and model.auxiliary is not None,
         "n_components": loss.n_parts >= int(model.n_components),
     }

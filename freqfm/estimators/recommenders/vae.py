@@ -37,7 +37,7 @@ from freqfm.estimators.state import WEIGHTS, Learned, make_trainable
 from freqfm.estimators.training import check_unchanged
 from freqfm.formulas.proposals import AlreadyDrawn
 from freqfm.initializers import INITIALIZERS, Initializer, Normal
-from freqfm.optimizers import OPTIMIZERS, Optimizer
+from freqfm.optimizers import OPTIMIZERS, Optimizer, WeightDecay
 from freqfm.samplers import SAMPLERS, QuerySampler, Sampler
 from freqfm.samplers._base import check_draws, recall_codewords
 from freqfm.temperatures import TEMPERATURES, Temperature
@@ -309,12 +309,11 @@ class FastVAERecommender(GradientRecommender):
         "popularity", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns",
         "self_adversarial", "aobpr" or "pris"; see :mod:`freqfm.samplers`. "full" takes all items,
         the others draw some for each user, and the sum for an item of the user contains that item
-        too. "auto" is "full" for up to 50,000 items, else "midx_uniform".
+        too. "auto" is "full" for up to 50,000 items, else "midx_uniform". Names that start with
+        "midx" have 64 codewords in each half of the vectors; ``MIDX`` has another number.
     n_negatives : int, default=None
         Number of draws for each user and latent vector, with replacement; the user's items are not
         excluded. None is 500. Not allowed with "full", nor where "auto" is "full".
-    n_codewords : int, default=None
-        Codewords in each half of the vectors, for names that start with "midx". None is 64.
     kl_weight : float or "reference", default=0.05
         Weight of the KL divergence after the warm-up. 1 gives the bound; [1]_ finds that 0.2 ranks
         better. "reference" trains like the published code of [2]_: z is drawn with noise, but
@@ -343,12 +342,11 @@ class FastVAERecommender(GradientRecommender):
         Number of epochs. ``init="normal"`` needs 50 for the same NDCG.
     batch_size : int, default=None
         Users in a batch. None is 1/32 of the users, between 16 and 256.
-    weight_decay : float, default=0.0
-        L2 penalty on all weights: ``weight_decay`` times the row is added to the gradient of a row.
-        The loss is a mean over the users of a batch (for CF-SGD and FA-SGD a sum).
-    weight_decay_scope : {"full", "batch"}, default="full"
-        "full" shrinks every row in every batch, "batch" the rows that occur in the batch. With
-        "full" the decay of ``Adam()``, which is lazy, is decoupled, see :class:`MFRecommender`.
+    weight_decay : float or WeightDecay, default=0.0
+        L2 penalty on all weights: ``weight_decay`` times the row is added to the gradient of a row,
+        in every batch, or as :class:`freqfm.optimizers.WeightDecay` says. The loss is a mean over
+        the users of a batch (for CF-SGD and FA-SGD a sum). The decay of ``Adam()``, which is lazy,
+        is decoupled, see :class:`MFRecommender`.
     init : {"spectral", "normal", "xavier", "prism"} or Initializer, default="spectral"
         Initial values of the items' two vectors, see :mod:`freqfm.initializers`. "spectral" starts
         both in directions from the interactions, and each layer so that it passes its input on;
@@ -487,6 +485,7 @@ class FastVAERecommender(GradientRecommender):
     _registries = {
         "init": INITIALIZERS,
         "optimizer": OPTIMIZERS,
+        "weight_decay": WeightDecay.of,
         "temperature": TEMPERATURES,
         "negative_sampler": SAMPLERS,
     }
@@ -501,7 +500,6 @@ class FastVAERecommender(GradientRecommender):
         "temperature": "no_validation",
         "negative_sampler": "no_validation",  # names and instances are resolved in fit
         "n_negatives": [*POSITIVE_INTEGER, None],
-        "n_codewords": [*POSITIVE_INTEGER, None],
         "kl_weight": [*NON_NEGATIVE, StrOptions({"reference"})],
         "kl_warm_up": POSITIVE_INTEGER,
         "n_samples": POSITIVE_INTEGER,
@@ -511,8 +509,7 @@ class FastVAERecommender(GradientRecommender):
         "learning_rate": [*POSITIVE, None],
         "max_iter": POSITIVE_INTEGER,
         "batch_size": [*POSITIVE_INTEGER, None],
-        "weight_decay": NON_NEGATIVE,
-        "weight_decay_scope": [StrOptions({"full", "batch"})],
+        "weight_decay": [*NON_NEGATIVE, WeightDecay],
         "init": "no_validation",
         "early_stopping": ["boolean", StrOptions({"auto"})],
     }
@@ -525,7 +522,6 @@ class FastVAERecommender(GradientRecommender):
     temperature: float | str | Temperature | None = None
     negative_sampler: str | Sampler = "auto"
     n_negatives: int | None = None
-    n_codewords: int | None = None
     kl_weight: float | str = 0.05
     kl_warm_up: int = 8
     n_samples: int = 1
@@ -535,8 +531,7 @@ class FastVAERecommender(GradientRecommender):
     learning_rate: float | None = None
     max_iter: int = 24
     batch_size: int | None = None
-    weight_decay: float = 0.0
-    weight_decay_scope: str = "full"
+    weight_decay: float | WeightDecay = 0.0
     init: str | Initializer = "spectral"
     early_stopping: bool | str = "auto"
 
