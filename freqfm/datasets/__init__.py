@@ -2,11 +2,10 @@
 
 from freqfm.datasets.csr_files import load_csr, save_csr
 from freqfm.datasets.fetch import fetch_gowalla, fetch_movielens
-from freqfm.datasets.interaction_files import load_interactions
 from freqfm.datasets.one_hot import IncrementalOneHotEncoder
 from freqfm.datasets.streams import RowStream
 from freqfm.datasets.synthetic import make_clicks, make_interactions
-from freqfm.datasets.text_files import dump_libffm, load_libffm, load_libfm
+from freqfm.datasets.text_files import dump_libffm, load_interactions, load_libffm, load_libfm
 
 __all__ = [
     "IncrementalOneHotEncoder",

@@ -20,7 +20,7 @@ from sklearn.utils import Bunch
 from freqfm._input.validation import check_integer, check_number
 from freqfm._messages import shown
 from freqfm._paths import check_path
-from freqfm.datasets.interaction_files import load_interactions, rating_matrix
+from freqfm.datasets.text_files import load_interactions, rating_matrix
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/"
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from freqfm.datasets import interaction_files, load_interactions, make_interactions
+from freqfm.datasets import load_interactions, make_interactions, text_files
 
 # Lists
 
@@ -288,17 +288,17 @@ def test_lines_read_at_once_are_those_read_one_by_one(data):
 
     def rows(path):
         try:
-            return interaction_files.read_rows(str(path), format).tolist()
+            return text_files.read_rows(str(path), format).tolist()
         except ValueError as error:
             return str(error)
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder, "file.txt")
         path.write_text(text, encoding="utf-8", newline="")
-        patch.setattr(interaction_files, "_AT_ONCE", 3)
+        patch.setattr(text_files, "_AT_ONCE", 3)
         at_once = rows(path)
-        one_by_one = lambda lines: None, interaction_files._FUNCTIONS[format][1]
-        patch.setitem(interaction_files._FUNCTIONS, format, one_by_one)
+        one_by_one = lambda lines: None, text_files._FUNCTIONS[format][1]
+        patch.setitem(text_files._FUNCTIONS, format, one_by_one)
         assert rows(path) == at_once
 
 
@@ -312,7 +312,7 @@ def test_lines_read_at_once_are_those_read_one_by_one(data):
 def test_usual_files_are_not_read_line_by_line(text, format, tmp_path, monkeypatch):
     (tmp_path / "file.txt").write_text(text, newline="")
     expected = load_interactions(tmp_path / "file.txt", format=format)
-    functions = interaction_files._FUNCTIONS
+    functions = text_files._FUNCTIONS
     monkeypatch.setitem(functions, format, (functions[format][0], None))
     X = load_interactions(tmp_path / "file.txt", format=format)
     assert X.nnz and (expected != X).nnz == 0
