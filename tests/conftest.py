@@ -14,10 +14,10 @@ gc.disable()
 
 # Two workers begin with a half of the tests each. So that they do not compile the same kernels at
 # the same time, factorization machines come first and recommenders in the second half; what uses
-# kernels of both comes later, when other tests have compiled them.
+# kernels of both, as custom components do, comes later, when other tests have compiled them.
 _ORDER = (
     ("test_rafm",),
-    ("test_fm", "test_custom", "test_de", "test_streams", "test_word2vec"),
+    ("test_fm", "test_de", "test_streams", "test_word2vec"),
     ("test_dask",),
     (),  # the rest
     ("test_jit", "test_learned_arrays"),
@@ -26,14 +26,20 @@ _ORDER = (
     ("test_resume", "test_topk", "test_vae"),
     ("test_cuda", "test_numpy_backend"),
 )
-# Formulas of these losses make kernels of their own, which take longer to compile than their tests
-# to run: other losses train the same way in the tests that are not slow.
-_SLOW_LOSSES = re.compile(r"\b(psl|ccl)\b", re.IGNORECASE)
+# Formulas of these components make kernels of their own, which take longer to compile than their
+# tests to run: others train the same way in the tests that are not slow. Files, and parameters.
+_SLOW = (
+    ("", re.compile(r"\b(psl|ccl)\b", re.IGNORECASE)),
+    # Draws of each sampler, by a small kernel, are compared in test_samplers.
+    (("test_mf_samplers", "test_vae_kernel"), re.compile("aobpr|kernel|pris|self_adversarial")),
+    # Custom optimizers step other weights in test_custom_formulas.
+    ("test_fwfm_kernel", re.compile("CustomAd")),
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(items):
-    """Mark the tests of some losses, and order all by their files."""
+    """Mark the tests of some components, and order all by their files."""
 
     def place(item):
         found = (i for i, files in enumerate(_ORDER) if item.path.stem.startswith(files))
@@ -41,8 +47,9 @@ def pytest_collection_modifyitems(items):
 
     for item in items:
         parameters = item.name.removeprefix(getattr(item, "originalname", item.name))
-        if _SLOW_LOSSES.search(parameters):
-            item.add_marker(pytest.mark.slow)
+        for files, slow in _SLOW:
+            if item.path.stem.startswith(files) and slow.search(parameters):
+                item.add_marker(pytest.mark.slow)
     items.sort(key=place)
 
 

@@ -267,7 +267,7 @@ def test_names_can_be_searched():
     assert repr(model.negative_sampler) == "MIDX(n_codewords=4, variant='uniform')"
     X = make_interactions(60, 40, 600, random_state=0)
     model = MFRecommender(4, loss="bpr", max_iter=1, random_state=0)
-    samplers = {"negative_sampler": ["pris"], "negative_sampler__n_clusters": [2, 5]}
+    samplers = {"negative_sampler": ["dns"], "negative_sampler__n_candidates": [2, 5]}
     other = {"negative_sampler": [AOBPR()], "negative_sampler__rank_scale": [5.0]}
     search = GridSearchCV(model, [samplers, other], cv=2).fit(X)
     assert len(set(search.cv_results_["mean_test_score"])) > 1
@@ -277,18 +277,18 @@ def test_names_can_be_searched():
     )
 
 
-def test_few_items_and_new_ones():
+@pytest.mark.parametrize("name", NAMES)
+def test_few_items_and_new_ones(name):
     X = make_interactions(50, 30, 500, random_state=0)
-    for name in NAMES:
-        model = MFRecommender(8, negative_sampler=name, max_iter=2, random_state=0)
-        model.fit(X[:, :1])
-        assert_array_equal(model.recommend(X[:, :1], exclude_seen=False)[0][:, 0], 0)
-        before = model.fit(X[:40, :20]).item_factors_.copy()
-        model.partial_fit(X)
-        assert model.item_factors_.shape == (30, 8)
-        # Old items moved, and new ones are somewhere.
-        assert (model.item_factors_[:20] != before).any(axis=1).all()
-        assert np.linalg.norm(model.item_factors_, axis=1).min() > 0
+    model = MFRecommender(8, negative_sampler=name, max_iter=2, random_state=0)
+    model.fit(X[:, :1])
+    assert_array_equal(model.recommend(X[:, :1], exclude_seen=False)[0][:, 0], 0)
+    before = model.fit(X[:40, :20]).item_factors_.copy()
+    model.partial_fit(X)
+    assert model.item_factors_.shape == (30, 8)
+    # Old items moved, and new ones are somewhere.
+    assert (model.item_factors_[:20] != before).any(axis=1).all()
+    assert np.linalg.norm(model.item_factors_, axis=1).min() > 0
 
 
 @pytest.mark.parametrize("name", NAMES)

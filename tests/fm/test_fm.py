@@ -42,7 +42,8 @@ DEEP = {"hidden_layer_sizes": (8,), **SMALL}
 LONG = [
     RaFMRegressor(max_iter=20),
     RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=10),
-    *(cls(**SMALL) for cls in (FFMRegressor, FwFMRegressor)),
+    RaFMClassifier(max_iter=20, **PENALTIES),
+    *(cls(**SMALL) for cls in (FFMRegressor, FwFMClassifier, FwFMRegressor)),
     DeepFMRegressor(**DEEP),
     *(cls(**PENALTIES) for cls in (NFMClassifier, NFMRegressor)),
 ]
@@ -52,8 +53,8 @@ LONG = [
     "estimator",
     [
         FMClassifier(max_iter=20),
-        *(cls(max_iter=20, **PENALTIES) for cls in (FMRegressor, RaFMClassifier)),
-        *(cls(**SMALL) for cls in (FFMClassifier, FwFMClassifier)),
+        FMRegressor(max_iter=20, **PENALTIES),
+        FFMClassifier(**SMALL),
         DeepFMClassifier(**DEEP),
         *(pytest.param(estimator, marks=pytest.mark.slow) for estimator in LONG),
     ],

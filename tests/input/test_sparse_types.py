@@ -1,5 +1,7 @@
 """Sparse matrices that hold a pair several times are their sums, in any format and type."""
 
+import functools
+
 import numpy as np
 import pytest
 from helpers import each
@@ -93,7 +95,11 @@ def of_partitions(X, folder):
     return summed_csr(stack([X, X], "X")).toarray()
 
 
-KNOWN = als().fit(SUMS)
+@functools.cache
+def known():
+    return als().fit(SUMS)
+
+
 RANKED = [[0, 1, 2, 3]] * 5
 
 USES = {
@@ -107,15 +113,17 @@ USES = {
         .validation_scores_
     ),
     "partial_fit": lambda X, folder: als().fit(SUMS).partial_fit(X).item_factors_,
-    "folding in": lambda X, folder: KNOWN.transform(X),
-    "recommend": lambda X, folder: KNOWN.recommend(X, n_recommendations=2)[1],
-    "exclude": lambda X, folder: KNOWN.recommend(users=range(5), exclude=X, exclude_seen=False)[0],
-    "candidates": lambda X, folder: KNOWN.recommend(
+    "folding in": lambda X, folder: known().transform(X),
+    "recommend": lambda X, folder: known().recommend(X, n_recommendations=2)[1],
+    "exclude": lambda X, folder: known().recommend(users=range(5), exclude=X, exclude_seen=False)[
+        0
+    ],
+    "candidates": lambda X, folder: known().recommend(
         users=range(5), candidates=X, exclude_seen=False
     )[0],
-    "score": lambda X, folder: KNOWN.score(np.eye(5), X),
-    "scorer": lambda X, folder: make_ranking_scorer(k=2)(KNOWN, X),
-    "scorer with y": lambda X, folder: make_ranking_scorer(k=2)(KNOWN, np.eye(5), X),
+    "score": lambda X, folder: known().score(np.eye(5), X),
+    "scorer": lambda X, folder: make_ranking_scorer(k=2)(known(), X),
+    "scorer with y": lambda X, folder: make_ranking_scorer(k=2)(known(), np.eye(5), X),
     "recall": lambda X, folder: recall_at_k(X, RANKED, 1),
     "diversity": lambda X, folder: diversity_at_k(RANKED, X),
     "holdout_by_content": lambda X, folder: holdout_by_content(X, 0.3)[1].toarray(),

@@ -65,7 +65,7 @@ def is_listed(items):
     return found[:, :N_ITEMS]
 
 
-@each("name", list(MODELS))
+@pytest.mark.parametrize("name", MODELS)
 def test_dislikes_are_not_recommended(name):
     model = made(name).fit(X)
     known, folded = items_of(model, users=USERS), items_of(model, X)
@@ -82,7 +82,7 @@ def test_dislikes_are_not_recommended(name):
     assert 0 <= model.score(X) <= 1
 
 
-@each("name", list(MODELS))
+@pytest.mark.parametrize("name", MODELS)
 def test_models_without_dislikes_are_the_same(name):
     empty = sparse.csr_array(SHAPE)
     one, other = made(name).fit(LIKES), made(name).fit(LIKES, dislikes=empty)
@@ -95,7 +95,9 @@ def test_models_without_dislikes_are_the_same(name):
     assert made(name).fit(X)._dislikes is not None
 
 
-@each("name", ["bsl", "softmax", "psl", "slatk", "ccl", "bpr", "directau", "mawu", "macr"])
+@pytest.mark.parametrize(
+    "name", ["bsl", "softmax", "psl", "slatk", "ccl", "bpr", "directau", "mawu", "macr"]
+)
 def test_every_ranking_loss_lowers_dislikes(name):
     # Items that similar users like, but that some dislike.
     model = MFRecommender(8, loss=name, max_iter=20, random_state=0, n_jobs=1)
