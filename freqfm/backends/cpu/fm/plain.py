@@ -63,6 +63,19 @@ def _score_pair(p, q, rows, weights):
 
 
 @inlined
+def _sum_two(x, vector, y, other, sums):
+    """Write x v + y w, of two vectors; return x y <v, w>, their interaction, and |x v + y w|^2."""
+    product, norm = ZERO, ZERO
+    for f in range(np.uint64(vector.shape[0])):
+        one, two = x * vector[f], y * other[f]
+        total = one + two
+        sums[f] = total
+        norm += total * total
+        product += one * two
+    return product, norm
+
+
+@inlined
 def _sum_pair(p, q, rows, weights, sums):
     """Do what ``sum_row`` does for a row of two entries, in one loop."""
     last = np.uint64(rows.token.shape[0] - 1)
@@ -71,13 +84,7 @@ def _sum_pair(p, q, rows, weights, sums):
         prefetch_element(weights.linear, rows.token[ahead])
     i, j = np.uint64(rows.token[p]), np.uint64(rows.token[q])
     x, y = rows.value[p], rows.value[q]
-    product, norm = ZERO, ZERO
-    for f in range(np.uint64(weights.factors.shape[1])):
-        one, two = x * weights.factors[i, f], y * weights.factors[j, f]
-        total = one + two
-        sums[f] = total
-        norm += total * total
-        product += one * two
+    product, norm = _sum_two(x, weights.factors[i], y, weights.factors[j], sums)
     linear = x * weights.linear[i] + y * weights.linear[j]
     return weights.intercept[0] + linear + product, norm, ONE + abs(x) + abs(y)
 
@@ -209,17 +216,56 @@ def _state_of_level(level, layout, state):
 
 
 @inlined
+def _prefetch_vector(p, rows, level):
+    """Prefetch the vector of a token some entries ahead; one that it does not have does no harm."""
+    ahead = rows.token[min(p + ENTRIES_AHEAD, np.uint64(rows.token.shape[0] - 1))]
+    prefetch_row(level.table, level.tables.rows[np.uint64(ahead)])
+
+
+@inlined
+def _sum_pair_of_level(p, q, rows, level, row):
+    """Do what ``_sum_level`` does for a row of two entries, in one loop."""
+    levels, number, x, y = level.tables.levels, level.number, rows.value[p], rows.value[q]
+    _prefetch_vector(p, rows, level)
+    _prefetch_vector(q, rows, level)
+    k, j = np.uint64(rows.token[p]), np.uint64(rows.token[q])
+    first, second = levels[k], levels[j]
+    # In place of a vector that the token does not have stands the other, without a weight.
+    if first < number:
+        k, x = j, ZERO
+    if second < number:
+        j, y = k, ZERO
+    if max(first, second) < number:
+        set_to_zero(np.uint64(level.table.shape[1]), row.sums, row.free_sums)
+        return ZERO, ZERO, ZERO
+    vector, other = (
+        level.table[np.uint64(level.tables.rows[k])],
+        level.table[np.uint64(level.tables.rows[j])],
+    )
+    pairs, norm = _sum_two(x, vector, y, other, row.sums)
+    if level.final:
+        return pairs, ZERO, norm
+    x, y = x if first == number else ZERO, y if second == number else ZERO
+    for f in range(np.uint64(vector.shape[0])):
+        row.free_sums[f] = x * vector[f] + y * other[f]
+    return pairs, pairs if min(first, second) > number else ZERO, norm
+
+
+@inlined
 def _sum_level(i, rows, level, row):
     """Write the Sums of a row over the tokens that have this level.
 
     Below a final level the free ones are over free vectors, which the next level does not replace.
     Returns the interactions of all, those that are replaced, and |sum of x v|^2.
     """
-    tables, width = level.tables, np.uint64(level.table.shape[1])
+    tables, width, p = level.tables, np.uint64(level.table.shape[1]), np.uint64(rows.indptr[i])
+    if np.uint64(rows.indptr[i + 1]) - p == _TWO:
+        return _sum_pair_of_level(p, p + _ONE, rows, level, row)
     set_to_zero(width, row.sums, row.squares)
     if not level.final:
         set_to_zero(width, row.free_sums, row.free_squares)
     for p in range(np.uint64(rows.indptr[i]), np.uint64(rows.indptr[i + 1])):
+        _prefetch_vector(p, rows, level)
         k, x = np.uint64(rows.token[p]), rows.value[p]
         if tables.levels[k] < level.number:
             continue
