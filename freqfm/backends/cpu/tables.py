@@ -512,26 +512,29 @@ def catch_up_all(rank, size, barrier, table, step, gradients):
 
 
 @inlined
-def _sum_occurrences(head, occurrences, nexts, sources, gradient):
-    """Write the sum of a token's occurrences; return how many they are, and their curvature."""
-    rows, multiples, curvatures = occurrences.rows, occurrences.multiples, occurrences.curvatures
-    p = np.uint64(head)
+def _count_occurrences(head, curvatures, nexts):
+    """Return how many occurrences a token has, and their curvature."""
+    n_seen, curvature, link = 0, 0.0, head
+    while link >= 0:
+        if curvatures.shape[0] > 0:
+            curvature += curvatures[np.uint64(link)]
+        n_seen += 1
+        link = nexts[np.uint64(link)]
+    return n_seen, curvature
+
+
+@inlined
+def _sum_occurrences(head, occurrences, nexts, sources, penalty, vector, gradient):
+    """Write the sum of a token's occurrences, and of a multiple of its vector."""
+    rows, multiples, p = occurrences.rows, occurrences.multiples, np.uint64(head)
     j, x = np.uint64(rows[p]), multiples[p]
     for f in range(sources.shape[1]):
-        gradient[f] = x * sources[j, f]
-    curvature = np.float64(curvatures[p]) if curvatures.shape[0] > 0 else 0.0
-    n_seen = 1
+        gradient[f] = penalty * vector[f] + x * sources[j, f]
     link = nexts[p]
     while link >= 0:
         p = np.uint64(link)
-        j, x = np.uint64(rows[p]), multiples[p]
+        add_multiple(multiples[p], sources[np.uint64(rows[p])], gradient)
         link = nexts[p]
-        for f in range(sources.shape[1]):
-            gradient[f] += x * sources[j, f]
-        if curvatures.shape[0] > 0:
-            curvature += curvatures[p]
-        n_seen += 1
-    return n_seen, curvature
 
 
 @inlined
@@ -544,24 +547,31 @@ def through_unit_row(gradient, weights, k, n_unit):
 
 
 @inlined
-def move_row(k, n_seen, share, curvature, gradient, table, step):
-    """Step row ``k`` along its gradient, and apply its weight decay.
+def penalty_of(rule, share):
+    """Return the factor of a row in its gradient by the penalty.
 
-    A batch holds the row ``n_seen`` times; the penalty on touched rows is multiplied by ``share``.
-    ``curvature`` bounds a counted learning rate, see ``counted_rate``; 0 does not.
+    That on touched rows is multiplied by ``share``.
+    """
+    if rule.decay_code == DECAY_NONE or rule.decoupled:
+        return ZERO
+    return np.float32(rule.decay * (share if rule.decay_code == DECAY_BATCH else 1.0))
+
+
+@inlined
+def move_row(k, n_seen, curvature, gradient, table, step):
+    """Step row ``k`` along its gradient, in which the penalty is, or shrink it by its decay, too.
+
+    A batch holds the row ``n_seen`` times. ``curvature`` bounds a counted learning rate, see
+    ``counted_rate``; 0 does not.
     """
     rule, weights = step.rule, table.weights
     rate = row_rate(
         rule.rate_code, rule.count_code, rule.hyper, table.per_row, k, np.float64(n_seen), curvature
     )
-    if rule.decay_code != DECAY_NONE:
-        if rule.decoupled:
-            power = np.float32(1.0 - rate * rule.decay)
-            for f in range(weights.shape[1]):
-                weights[k, f] *= power
-        else:
-            penalty = np.float32(rule.decay * (share if rule.decay_code == DECAY_BATCH else 1.0))
-            add_multiple(penalty, weights[k], gradient)
+    if rule.decay_code != DECAY_NONE and rule.decoupled:
+        power = np.float32(1.0 - rate * rule.decay)
+        for f in range(weights.shape[1]):
+            weights[k, f] *= power
     if rule.catch_up != CATCH_UP_NONE:
         table.caught_up[k] = step.number
     _step_along(k, gradient, rate, table, step)
@@ -580,9 +590,9 @@ class MovedRows(NamedTuple):
 def step_rows(rank, size, barrier, moved, table, step):
     """Move rows of a table along their gradients."""
     for p in range(rank, moved.rows.shape[0], size):
-        n_seen = moved.counts[p]
-        share = n_seen * moved.mean
-        move_row(np.uint64(moved.rows[p]), n_seen, share, 0.0, moved.gradients[p], table, step)
+        k, n_seen, gradient = np.uint64(moved.rows[p]), moved.counts[p], moved.gradients[p]
+        add_multiple(penalty_of(step.rule, n_seen * moved.mean), table.weights[k], gradient)
+        move_row(k, n_seen, 0.0, gradient, table, step)
 
 
 @inlined
@@ -627,9 +637,15 @@ def apply_gradients(member, n, side, sources, n_unit, step, mean):
             _prefetch_state(touched[t + _ROWS_AHEAD], table)
         head = table.heads[k]
         table.heads[k] = -1
-        n_seen, curvature = _sum_occurrences(head, occurrences, nexts, sources, gradient)
-        through_unit_row(gradient, weights, k, n_unit)
-        move_row(k, n_seen, n_seen * mean, curvature, gradient, table, step)
+        n_seen, curvature = _count_occurrences(head, occurrences.curvatures, nexts)
+        penalty = penalty_of(step.rule, n_seen * mean)
+        # In the same loop as the sum, unless that is of gradients by the row at unit length.
+        summed = penalty if n_unit == 0 else ZERO
+        _sum_occurrences(head, occurrences, nexts, sources, summed, weights[k], gradient)
+        if n_unit > 0:
+            through_unit_row(gradient, weights, k, n_unit)
+            add_multiple(penalty, weights[k], gradient)
+        move_row(k, n_seen, curvature, gradient, table, step)
 
 
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
