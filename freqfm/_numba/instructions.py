@@ -132,7 +132,13 @@ def prefetch_element(array, k):
 
 
 @inlined
+def prefetch_cell(table, k, f):
+    """Prefetch the cache line of a cell of a table."""
+    _prefetch(table, (np.uint64(k), np.uint64(f)))
+
+
+@inlined
 def prefetch_row(table, k):
     """Prefetch row ``k`` of a table."""
     for f in range(0, table.shape[1], LINE):
-        _prefetch(table, (np.uint64(k), np.uint64(f)))
+        prefetch_cell(table, k, f)

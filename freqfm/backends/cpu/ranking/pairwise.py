@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from freqfm._machine import aligned_zeros
-from freqfm._numba.instructions import LINE, prefetch_element, prefetch_row
+from freqfm._numba.instructions import LINE, prefetch_cell, prefetch_element, prefetch_row
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
 from freqfm.backends.cpu.ranking.family import Family, is_known, numbers_of_rows
 from freqfm.backends.cpu.tables import (
@@ -25,6 +25,7 @@ from freqfm.backends.cpu.tables import (
     n_user_occurrences,
     prefetch_user,
     row_length,
+    row_scratch,
     step_after,
     through_dropout,
     through_normalisation,
@@ -68,6 +69,15 @@ class PairwiseScratch(NamedTuple):
     gradients: np.ndarray  #: (R, d), float32
     losses: np.ndarray  #: (R,), float64
     weights: np.ndarray  #: (R,), float64
+    compared: tuple  #: Losses of each thread, (size, negatives of the longest row), float32
+
+
+class Losses(NamedTuple):
+    """Losses of the positives of a row, each with all of its negatives."""
+
+    values: np.ndarray
+    by_positive: np.ndarray  #: the derivative; before that the score of the positive
+    by_negative: np.ndarray
 
 
 @inlined
@@ -136,10 +146,64 @@ def _score(q, end, unit, table, tokens, cosine):
 
 
 @inlined
-def _learn_positive(p, r, end, batch, pairwise, items, scratch):
+def _score_two(q, end, unit, table, tokens, cosine):
+    """Do what ``_score`` does for two items in one loop, which takes as long as for one."""
+    last, width = end - 1, unit.shape[0]
+    ahead, beyond = tokens[min(q + _AHEAD, last)], tokens[min(q + _AHEAD + 1, last)]
+    k, j = np.uint64(tokens[q]), np.uint64(tokens[q + 1])
+    for f in range(0, width, LINE):
+        prefetch_cell(table, ahead, f)
+        prefetch_cell(table, beyond, f)
+    one, two = table[k], table[j]
+    x, y = ZERO, ZERO
+    for f in range(width):
+        x += unit[f] * one[f]
+        y += unit[f] * two[f]
+    if not cosine:
+        return x, ONE, y, ONE
+    of_one, of_two = ONE / row_length(table, k, width), ONE / row_length(table, j, width)
+    return of_one * x, of_one, of_two * y, of_two
+
+
+@inlined
+def _until_one_ends():
+    """Return whether a positive's negatives only count up to one that ends its draws."""
+    return ends_draws(np.float32(np.inf))
+
+
+@inlined
+def _compare(first, last, r, end, batch, pairwise, items, scratch, losses):
+    """Find the losses of row ``r``, whose items are listed from ``first`` to ``last``.
+
+    All items are scored first, so that vector instructions compute the losses: one by one, these
+    take as long as the dot products. The multiples of items become one over their lengths.
+    ``end`` is that of the items that this thread scores.
+    """
+    table, tokens, unit = items.table.weights, items.occurrences.tokens, scratch.units[r]
+    inverse = pairwise.inverse_temperatures[user_of(batch, r), 0]
+    multiples, stride, n = items.occurrences.multiples, 1 + pairwise.negatives.shape[1], 0
+    for at in range(first, last, stride):
+        score, multiples[at], other, multiples[at + 1] = _score_two(
+            at, end, unit, table, tokens, pairwise.cosine
+        )
+        losses.by_positive[n], losses.by_negative[n] = inverse * score, inverse * other
+        n += 1
+        for q in range(at + 2, at + stride):
+            other, multiples[q] = _score(q, end, unit, table, tokens, pairwise.cosine)
+            losses.by_positive[n], losses.by_negative[n] = inverse * score, inverse * other
+            n += 1
+    # Whole vectors: numbers beyond the last are of other rows, and ignored.
+    for c in range(-(-n // LINE) * LINE):
+        losses.values[c], losses.by_positive[c], losses.by_negative[c] = pair_loss(
+            losses.by_positive[c], losses.by_negative[c]
+        )
+
+
+@inlined
+def _learn_positive(p, c, r, end, batch, pairwise, items, scratch, losses):
     """Compare a positive with its negatives: add to the gradient of row ``r``; return the loss.
 
-    ``end`` is that of the items that this thread scores.
+    ``c`` is where its losses begin. See ``_compare``.
     """
     table, tokens = items.table.weights, items.occurrences.tokens
     multiples, unit, gradient = items.occurrences.multiples, scratch.units[r], scratch.gradients[r]
@@ -149,19 +213,26 @@ def _learn_positive(p, r, end, batch, pairwise, items, scratch):
     factor = inverse * np.float32(batch.scale)
     first = (p - batch.first_pair) * (1 + n_negatives)
     last = first + n_negatives
-    score, scale = _score(first, end, unit, table, tokens, pairwise.cosine)
+    score = ZERO
+    if _until_one_ends():
+        score, multiples[first] = _score(first, end, unit, table, tokens, pairwise.cosine)
     loss = 0.0
-    total, last_scale = ZERO, ONE
+    total, scale, last_scale = ZERO, multiples[first], ONE
     ended = False
     for q in range(first + 1, last + 1):
         if ended:
             multiples[q] = ZERO
             continue
-        other, last_scale = _score(q, end, unit, table, tokens, pairwise.cosine)
+        if _until_one_ends():
+            other, last_scale = _score(q, end, unit, table, tokens, pairwise.cosine)
+            value, by_positive, by_negative = pair_loss(inverse * score, inverse * other)
+        else:
+            value, last_scale = losses.values[c], multiples[q]
+            by_positive, by_negative = losses.by_positive[c], losses.by_negative[c]
+            c += 1
         multiples[q] = ZERO
         if is_known(pairwise, u, tokens[q]):
             continue
-        value, by_positive, by_negative = pair_loss(inverse * score, inverse * other)
         ended = ends_draws(value)
         share = weight * weight_of_draw(q - first, n_negatives, pairwise.n_items)
         if pairwise.weights.shape[0] > 0:
@@ -182,7 +253,7 @@ def _learn_positive(p, r, end, batch, pairwise, items, scratch):
 
 
 @inlined
-def _learn_row(r, end, batch, pairwise, users, items, scratch):
+def _learn_row(r, end, batch, pairwise, users, items, scratch, losses):
     """Find the loss and the gradient of a row: a user's positives against their negatives."""
     width = users.table.weights.shape[1]
     length = gather_user(
@@ -193,9 +264,15 @@ def _learn_row(r, end, batch, pairwise, users, items, scratch):
         scratch.gradients[r, f] = ZERO
     loss = 0.0
     weight = 0.0
-    row = batch.first_row + r
-    for p in range(batch.data.row_starts[row], batch.data.row_starts[row + 1]):
-        loss += _learn_positive(p, r, end, batch, pairwise, items, scratch)
+    row, n_negatives = batch.first_row + r, pairwise.negatives.shape[1]
+    begin, until = batch.data.row_starts[row], batch.data.row_starts[row + 1]
+    if not _until_one_ends():
+        first = (begin - batch.first_pair) * (1 + n_negatives)
+        last = (until - batch.first_pair) * (1 + n_negatives)
+        _compare(first, last, r, end, batch, pairwise, items, scratch, losses)
+    for p in range(begin, until):
+        c = (p - begin) * n_negatives
+        loss += _learn_positive(p, c, r, end, batch, pairwise, items, scratch, losses)
         weight += batch.data.weights[p]
     if pairwise.cosine:
         through_normalisation(scratch.gradients[r], scratch.units, r, width, ONE, length)
@@ -213,6 +290,8 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
     member = Member(rank, size, barrier)
     users, items, step = sides.users, sides.items, sides.step
     n_unit = items.table.weights.shape[1] if pairwise.cosine else 0
+    values, positives, negatives = scratch.compared
+    losses = Losses(values[rank], positives[rank], negatives[rank])
     total_loss = 0.0
     total_weight = 0.0
     for b in range(span.first_batch, span.last_batch):
@@ -231,7 +310,7 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
                 prefetch_element(pairwise.known_starts, user_of(batch, r + 2 * _ROWS_AHEAD))
             if r + _ROWS_AHEAD < end:
                 _prefetch_user(r + _ROWS_AHEAD, batch, pairwise, users)
-            _learn_row(r, last, batch, pairwise, users, items, scratch)
+            _learn_row(r, last, batch, pairwise, users, items, scratch, losses)
         synchronize(member)
         if rank == 0:
             for r in range(n_rows):
@@ -249,11 +328,13 @@ class PairwiseFamily(Family):
     def __init__(self, problem, n_pairs, size):
         super().__init__(problem, n_pairs, size)
         self.n_listed = n_pairs * problem.n_negatives
+        longest = min(problem.block or n_pairs, n_pairs) * problem.n_negatives
         self._scratch = PairwiseScratch(
             masks=aligned_zeros((n_pairs, problem.width)),
             units=aligned_zeros((n_pairs, problem.width)),
             gradients=aligned_zeros((n_pairs, problem.width)),
             **numbers_of_rows(("losses", "weights"), n_pairs),
+            compared=tuple(row_scratch(longest, size) for _ in Losses._fields),
         )
 
     def _work_of_batch(self):
