@@ -17,7 +17,7 @@ from freqfm._input.ids import (
     is_missing,
     unique_codes,
 )
-from freqfm._input.validation import as_array, checked_csr
+from freqfm._input.validation import as_array, check_finite, checked_csr
 from freqfm._messages import shorten, shown, warn_once
 
 # Weights of interactions are rarely whole numbers beyond this, ids are.
@@ -182,8 +182,7 @@ def number_table(name, table, n_items=None):
             f"{name} must be a matrix with a row for each item, of one column or more; got the "
             f"shape {table.shape}."
         )
-    if table.dtype.kind not in "biuf":
-        raise TypeError(f"{name} holds {table.dtype}; give numbers.")
+    check_finite(name, table)
     if n_items not in (None, table.shape[0]):
         raise ValueError(
             f"{name} has {table.shape[0]} rows, but there are {n_items} items; give one row for "
@@ -194,8 +193,6 @@ def number_table(name, table, n_items=None):
         table.sum_duplicates()
     elif table.dtype.kind != "f":
         table = table.astype(np.float64)
-    if not np.isfinite(table.data if is_sparse else table).all():
-        raise ValueError(f"{name} holds NaN or infinity; give finite numbers.")
     return table
 
 
@@ -334,6 +331,16 @@ def codes_of(name, items, n_items, item_ids=None):
             f"does not have; give the rows of all items."
         )
     return codes
+
+
+def refuse_repeated(name, items, codes):
+    """Raise if a row of lists has an item twice, by the codes of its items; -1 is a missing one."""
+    ordered = np.sort(codes, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if twice.any():
+        row, place = np.argwhere(twice)[0]
+        item = items[row][codes[row] == ordered[row, place]][0]
+        raise ValueError(f"{name} names item {shown(item)} twice in row {row}; give it once.")
 
 
 def is_list(one):

@@ -824,6 +824,14 @@ def as_array(name, values):
         raise ValueError(f"{name} cannot be read as an array: {cut(error)}") from None
 
 
+def check_finite(name, values):
+    """Raise unless an array or a sparse matrix holds finite numbers."""
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"{name} holds {values.dtype}; give numbers.")
+    if not np.isfinite(values.data if sparse.issparse(values) else values).all():
+        raise ValueError(f"{name} holds NaN or infinity; give finite numbers.")
+
+
 def refuse_masked(name, values):
     """Raise if values are masked, since NumPy and scikit-learn would use what the mask hides."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):

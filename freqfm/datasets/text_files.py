@@ -25,6 +25,7 @@ from freqfm._input.validation import (
     as_float_csr,
     canonical_csr,
     check_count,
+    check_finite,
     check_flag,
     check_memory,
     check_number,
@@ -225,6 +226,9 @@ class Lines:
         self.numbers = array("q")
         self.done = self.failed = False
 
+    #: The reader takes what has a method ``read`` for an open file, and iterates over it.
+    read = None
+
     def __iter__(self):
         try:
             for number, line in self._lines:
@@ -234,10 +238,6 @@ class Lines:
             self.failed = True
             raise
         self.done = True
-
-    def read(self):
-        """Mark this as a file for scikit-learn, which never calls the method."""
-        raise NotImplementedError
 
 
 def load_files(files, **options):
@@ -569,16 +569,12 @@ def dump_libffm(
     if fields is None:
         raise ValueError("fields=None, and X carries none; give the field of each column.")
     rows = as_float_csr(X)
-    if not np.isfinite(rows.data).all():
-        raise ValueError("X holds NaN or infinity; give finite numbers only.")
+    check_finite("X", rows)
     rows, target = canonical_csr(rows), column_or_1d(as_array("y", y), warn=True)
     fields = _checked_fields(fields, rows.shape[1])
     if len(target) != rows.shape[0]:
         raise ValueError(f"X has {rows.shape[0]} rows, but y {len(target)}.")
-    if target.dtype.kind not in "biuf":
-        raise TypeError(f"y holds {target.dtype}; give numbers, such as 0 and 1 for two classes.")
-    if not np.isfinite(target).all():
-        raise ValueError("y holds NaN or infinity; give finite numbers only.")
+    check_finite("y", target)
     written = fields[rows.indices]
     if written.size and written.min() < 0:
         column = rows.indices[written.argmin()]

@@ -16,17 +16,14 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from freqfm import backends
-from freqfm._input.item_tables import (
-    category_shares,
-    history_shares,
-    number_table,
-)
+from freqfm._input.item_tables import category_shares, history_shares, number_table, refuse_repeated
 from freqfm._input.rows import slices, split_signs, with_one_index_type
 from freqfm._input.validation import (
     as_array,
     as_kernel_input,
     canonical_csr,
     check_count,
+    check_finite,
     check_flag,
     checked_csr,
 )
@@ -266,14 +263,7 @@ def check_ranked(ranked, n_items, k=None, n_users=None):
             f"of relevant, where it is given); items must lie in [0, {n_items - 1}], and -1 stands "
             f"for a missing one."
         )
-    ordered = np.sort(ranked, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    if twice.any():
-        row, place = np.argwhere(twice)[0]
-        raise ValueError(
-            f"ranked names item {ordered[row, place]} twice in row {row}, where it would count "
-            f"twice; rank every item once."
-        )
+    refuse_repeated("ranked", ranked, ranked)
     k = ranked.shape[1] if k is None else check_count("k", k)
     if k > ranked.shape[1]:
         raise ValueError(
@@ -322,11 +312,11 @@ def as_csr(name, matrix):
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {matrix.dtype}. {_ADVICE}")
     try:
-        matrix = checked_csr(matrix) if sparse.issparse(matrix) else sparse.csr_array(matrix)
-        if not np.isfinite(matrix.data).all():
-            raise ValueError("it holds NaN or infinity; give 0 where there is no item.")
+        if sparse.issparse(matrix):
+            matrix = checked_csr(matrix)
+        check_finite(name, matrix)
         with np.errstate(over="ignore"):
-            matrix = canonical_csr(matrix)
+            matrix = canonical_csr(sparse.csr_array(matrix))
         # Values do not matter, and may be beyond float32. The data may belong to the caller.
         matrix.data = np.where(np.signbit(matrix.data), -1, 1).astype(matrix.dtype)
         return matrix

@@ -20,6 +20,7 @@ from freqfm._input.frames import is_frame
 from freqfm._input.interactions import InteractionTable, with_groups
 from freqfm._input.rows import slices, with_one_index_type
 from freqfm._input.validation import (
+    check_finite,
     check_integer,
     checked_csr,
     draw_seed,
@@ -312,17 +313,15 @@ class _Matrix:
 
     def __init__(self, X):
         if sparse.issparse(X):
-            _check_numbers(X)
+            check_finite("X", X)
             X = _summed(with_one_index_type(checked_csr(X)), X.dtype)
         else:
             X = check_array(X, dtype=None, ensure_all_finite=False, input_name="X")
-            _check_numbers(X)
+            check_finite("X", X)
             # scipy supports neither half precision nor foreign byte orders.
             dtype = np.float32 if X.dtype == np.float16 else X.dtype.newbyteorder("=")
             X = sparse.csr_array(X.astype(dtype, copy=False))
-        _check_numbers(X)
-        if not np.isfinite(X.data).all():
-            raise ValueError("X holds NaN or infinity (inf); give 0 where there is no interaction.")
+        check_finite("X", X)
         X.eliminate_zeros()
         self.histories = X
 
@@ -349,11 +348,6 @@ def _summed(X, dtype):
     if dtype.kind == "f" or (data == X.data).all():
         X.data = data
     return X
-
-
-def _check_numbers(X):
-    if X.dtype.kind not in "biuf":
-        raise TypeError(f"X holds {X.dtype}; give numbers, 0 where there is no interaction.")
 
 
 class _Interactions:

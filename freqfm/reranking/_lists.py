@@ -7,9 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from freqfm._input.item_tables import category_shares, codes_of, number_table
+from freqfm._input.item_tables import (
+    category_shares,
+    codes_of,
+    number_table,
+    refuse_repeated,
+)
 from freqfm._input.rows import concatenated_ranges
-from freqfm._input.validation import as_array, check_count
+from freqfm._input.validation import as_array, check_count, check_finite
 from freqfm.backends.base import RankedLists
 
 
@@ -40,15 +45,12 @@ class Given(NamedTuple):
                 f"items has shape {items.shape} and scores {scores.shape}; give both as recommend "
                 f"returns them, (n_users, n_candidates)."
             )
-        if scores.dtype.kind not in "biuf":
-            raise TypeError(f"scores holds {scores.dtype}; give numbers.")
         is_single = items.ndim == 1
         items, scores = np.atleast_2d(items), np.atleast_2d(scores)
         codes = codes_of("items", items.ravel(), n_items, item_ids).reshape(items.shape)
+        check_finite("scores", scores[codes >= 0])
         numbers = np.where(codes >= 0, scores.astype(np.float64), -np.inf)
-        if not np.isfinite(numbers[codes >= 0]).all():
-            raise ValueError("scores holds NaN or infinity for an item; give finite numbers.")
-        _refuse_repeated(items, codes)
+        refuse_repeated("items", items, codes)
         order = np.argsort(-numbers, axis=1, kind="stable")
         items, scores, codes = (
             np.take_along_axis(array, order, axis=1) for array in (items, scores, codes)
@@ -99,14 +101,6 @@ def relevances(items, scores):
     spread = best - worst
     found = (above - worst) / np.where(spread > 0, spread, 1)
     return np.where(there, found, 0).astype(np.float32)
-
-
-def _refuse_repeated(items, codes):
-    ordered = np.sort(codes, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    if twice.any():
-        row = int(np.flatnonzero(twice.any(axis=1))[0])
-        raise ValueError(f"items names an item twice in row {row}; give every item once.")
 
 
 def limit_per_group(

@@ -354,7 +354,7 @@ TABLE = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
         ({"items": [[0.5, 1, 2]]}, "items holds float64"),
         ({"items": [[0, 1, 3]]}, "items holds 3, but there are 3 items"),
         ({"items": [[0, 1, -2]]}, "items holds -2"),
-        ({"items": [[0, 1, 1]]}, "an item twice in row 0"),
+        ({"items": [[0, 1, 1]]}, "item 1 twice in row 0"),
         ({"scores": [[3, np.nan, 1]]}, "scores holds NaN"),
         ({"scores": [["a", "b", "c"]]}, "scores holds <U1"),
         ({"n_recommendations": 4}, "n_recommendations=4, but items has 3 columns"),
