@@ -41,17 +41,8 @@ _BLOCK = 1 << 22
 # Seconds after which a subfolder without its header is not written to any more.
 _ABANDONED = 3600
 
-_NUMBERS = {np.dtype(c).str for c in "?" + np.typecodes["AllInteger"] + np.typecodes["Float"]}
-
-# The types that files may have, as strings of NumPy: only these are made into a dtype, as a file of
-# objects would be mapped as pointers.
-_DTYPES = {
-    "indptr": {np.dtype(np.int64).str},
-    "indices": {np.dtype(np.int32).str},
-    "data": {np.dtype(np.float32).str},
-    "target": _NUMBERS,
-    "sample_weight": _NUMBERS,
-}
+# The types of files; those of targets and weights are numbers, of this machine.
+_DTYPES = {"indptr": np.int64, "indices": np.int32, "data": np.float32}
 
 
 def slice_csr(X, begin, end):
@@ -348,11 +339,11 @@ def _bunch(arrays, shape, read_indices):
 
 def _read(folder, name, kept, mmap):
     """Return an array of a folder."""
-    if kept["dtype"] not in _DTYPES[name]:
-        raise ValueError(
-            f"{name} holds {shown(kept['dtype'])}, which save_csr does not write on this machine"
-        )
     path, dtype = folder / f"{name}.bin", np.dtype(kept["dtype"])
+    # A file of objects would be mapped as pointers.
+    known = dtype.kind in "biuf" and dtype.isnative and dtype.str == kept["dtype"]
+    if not known or dtype != _DTYPES.get(name, dtype):
+        raise ValueError(f"{name} holds {dtype}, which save_csr does not write on this machine")
     n_bytes = check_integer("size", kept["size"], 0) * dtype.itemsize
     found = path.stat().st_size
     if found != n_bytes or len(kept["checksums"]) != -(-n_bytes // _BLOCK):
