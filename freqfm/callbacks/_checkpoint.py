@@ -7,6 +7,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from freqfm._input.validation import check_integer
 from freqfm._messages import shown, warn_user
 from freqfm._paths import check_path
 from freqfm.callbacks import _storage
@@ -80,9 +81,7 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], *, every: int = 1):
         self.path = Path(check_path("path", path)).absolute()
-        if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
-            raise ValueError(f"every={every!r} must be a positive integer, a number of epochs.")
-        self.every = int(every)
+        self.every = check_integer("every", every, 1)
 
     def __repr__(self):
         return f"Checkpoint({os.fspath(self.path)!r}, every={self.every})"
@@ -114,10 +113,6 @@ class Checkpoint:
     def check_folder(self):
         """Raise unless the file can be written."""
         path = self._target
-        if not os.path.isdir(path.parent):
-            raise FileNotFoundError(
-                f"{self!r}: there is no folder {os.fspath(path.parent)!r}; create it first."
-            )
         if os.path.isdir(path):
             raise IsADirectoryError(
                 f"{self!r}: {os.fspath(path)!r} is a folder; give the path of a file in it."
@@ -125,8 +120,9 @@ class Checkpoint:
         try:
             _storage.check_place(path)
         except OSError as error:
-            raise OSError(
-                f"{self!r}: no file can be written there ({error}); give another path."
+            raise type(error)(
+                f"{self!r}: no file can be written there ({error}); give another path, or the "
+                f"path of a file in a folder: create it first."
             ) from error
 
     def save(self, estimator, progress):

@@ -112,7 +112,6 @@ def save(path, value):
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
 
 
 def digest(value, name):
@@ -140,17 +139,6 @@ def digest(value, name):
         hashed.update(f"{array.dtype.str}{array.shape}".encode())
         hashed.update(array.reshape(-1).view(np.uint8).data)
     return hashed.hexdigest()
-
-
-def _sync_folder(folder):
-    """Make the renaming of a file survive a power failure, where the file system supports it."""
-    if os.name == "posix":
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
 
 
 def load(path):

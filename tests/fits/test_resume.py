@@ -374,7 +374,7 @@ def test_a_path_is_relative_to_where_it_was_given(data, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True, "1"])
 def test_every_must_be_a_number_of_epochs(every):
-    with pytest.raises(ValueError, match="every=.*positive integer"):
+    with pytest.raises(ValueError, match="every=.*integer of at least 1"):
         Checkpoint("file", every=every)
 
 
