@@ -51,6 +51,15 @@ def as_vector(name, values):
     return values
 
 
+def as_vectors(**named):
+    """Return numbers as float64 vectors; raise a ValueError if their lengths differ."""
+    vectors = [as_vector(name, values) for name, values in named.items()]
+    if len(set(map(len, vectors))) > 1:
+        counts = [f"{len(vector)} {name}" for name, vector in zip(named, vectors, strict=True)]
+        raise ValueError(f"there are {' and '.join(counts)}; give one of each.")
+    return vectors
+
+
 def model_with(estimator, attribute):
     """Return the fitted model with an attribute, inside pipelines, searches or wrappers.
 

@@ -5,7 +5,14 @@ from scipy.stats import spearmanr
 from sklearn.pipeline import make_pipeline
 
 from freqfm._messages import shown
-from freqfm.displays._common import as_vector, label_of, model_with, open_axes, rank_held_out
+from freqfm.displays._common import (
+    as_vector,
+    as_vectors,
+    label_of,
+    model_with,
+    open_axes,
+    rank_held_out,
+)
 from freqfm.metrics import stratified_ndcg_at_k
 from freqfm.model_selection._holdout import steps_of, transform
 
@@ -54,12 +61,7 @@ class MagnitudePopularityDisplay:
     """
 
     def __init__(self, lengths, counts, *, what="items"):
-        lengths, counts = as_vector("lengths", lengths), as_vector("counts", counts)
-        if len(counts) != len(lengths):
-            raise ValueError(
-                f"there are {len(counts)} counts and {len(lengths)} lengths of {what}; give one of "
-                f"each for every vector."
-            )
+        counts, lengths = as_vectors(counts=counts, lengths=lengths)
         seen = counts > 0
         self.counts, self.lengths, self.what = counts[seen], lengths[seen], what
         self.correlation = _rank_correlation(self.counts, self.lengths)

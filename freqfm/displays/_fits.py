@@ -3,7 +3,7 @@
 import numpy as np
 
 from freqfm._messages import shown
-from freqfm.displays._common import as_vector, label_of, model_with, open_axes
+from freqfm.displays._common import as_vector, as_vectors, label_of, model_with, open_axes
 
 _KINDS = ("histogram", "degree")
 
@@ -157,17 +157,10 @@ class TemperatureDisplay:
     """
 
     def __init__(self, temperatures, degrees=None):
-        self.temperatures = as_vector("temperatures", temperatures)
-        self.degrees = None
+        self.temperatures, self.degrees = as_vector("temperatures", temperatures), None
         if degrees is not None:
-            degrees = as_vector("degrees", degrees)
-            if len(degrees) != len(self.temperatures):
-                raise ValueError(
-                    f"there are {len(self.temperatures)} temperatures and {len(degrees)} degrees; "
-                    f"give one of each for every user."
-                )
-            self.degrees = degrees[degrees > 0]
-            self.temperatures = self.temperatures[degrees > 0]
+            temperatures, degrees = as_vectors(temperatures=temperatures, degrees=degrees)
+            self.temperatures, self.degrees = temperatures[degrees > 0], degrees[degrees > 0]
 
     @classmethod
     def from_estimator(cls, estimator, *, kind="histogram", ax=None, **kwargs):
