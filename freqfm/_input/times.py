@@ -14,7 +14,7 @@ from freqfm._messages import shown
 # Numbers in this range are seconds since 1970, fractions of seconds, or dates such as 20240131.
 _TIMES = 1e7, 1e19
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 # As in ISO 8601: a date or its first parts, a time of day, and the offset of its time zone.
 _CLOCK = r"([01]\d|2[0-3])(?::?([0-5]\d)(?::?([0-5]\d){decimals})?)?"
@@ -163,7 +163,7 @@ def _moments(texts, codes, name):
     """Return the times that distinct texts mean, in an array of objects that can be sorted."""
     moments = np.empty(len(texts), dtype=object)
     stripped = [text.strip() for text in texts.tolist()]
-    are_numbers = list(map(bool, map(_NUMBER.fullmatch, stripped)))
+    are_numbers = list(map(bool, map(NUMBER.fullmatch, stripped)))
     if all(are_numbers):
         moments[:] = list(map(Decimal, stripped))
         return moments

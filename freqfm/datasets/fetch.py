@@ -326,15 +326,11 @@ def _fetch(base_url, checksums, folder, download_if_missing, n_retries, delay):
                     f"{url} could not be downloaded to {path} ({error}); check the connection "
                     "and call again, or put the file there yourself."
                 ) from error
-        elif not path.is_file():
+        elif not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+            found = "not that file by its SHA-256 checksum" if path.is_file() else "missing"
             raise OSError(
-                f"{path} is missing and download_if_missing is False; pass True, or put the file "
+                f"{path} is {found} and download_if_missing is False; pass True, or put the file "
                 f"of {url} there."
-            )
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
-            raise OSError(
-                f"{path} is not the file of {url} by its SHA-256 checksum and download_if_missing "
-                "is False; pass True to download it again."
             )
         paths.append(path)
     return paths

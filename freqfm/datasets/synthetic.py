@@ -122,12 +122,9 @@ def make_clicks(
     sizes = _check_n_tokens(n_tokens)
     check_integer("n_samples", n_samples, 1)
     check_integer("n_components", n_components, 1)
-    for name, value in (
-        ("tail_exponent", tail_exponent),
-        ("linear_scale", linear_scale),
-        ("interaction_scale", interaction_scale),
-    ):
-        check_number(name, value, 0, np.inf)
+    check_number("tail_exponent", tail_exponent, 0, np.inf)
+    check_number("linear_scale", linear_scale, 0, np.inf)
+    check_number("interaction_scale", interaction_scale, 0, np.inf)
     if not 0 < check_number("click_rate", click_rate, 0, 1) < 1:
         raise ValueError(f"click_rate={click_rate} must be strictly between 0 and 1.")
     if tail not in TAILS:
@@ -336,21 +333,15 @@ def make_interactions(
     >>> print(f"{same_cluster.mean():.1f}")
     0.8
     """
-    for name, value in (
-        ("n_users", n_users),
-        ("n_items", n_items),
-        ("n_interactions", n_interactions),
-        ("n_clusters", n_clusters),
-        ("min_interactions", min_interactions),
-    ):
-        check_count(name, value)
+    check_count("n_users", n_users)
+    check_count("n_items", n_items)
+    check_count("n_interactions", n_interactions)
+    check_count("n_clusters", n_clusters)
+    check_count("min_interactions", min_interactions)
     check_flag("return_model", return_model)
-    for name, value, most in (
-        ("popularity_exponent", popularity_exponent, 2),
-        ("activity_exponent", activity_exponent, 2),
-        ("noise", noise, 1),
-    ):
-        check_number(name, value, 0, most)
+    check_number("popularity_exponent", popularity_exponent, 0, 2)
+    check_number("activity_exponent", activity_exponent, 0, 2)
+    check_number("noise", noise, 0, 1)
 
     if n_clusters > min(n_users, n_items):
         raise ValueError(
