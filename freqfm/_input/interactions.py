@@ -97,7 +97,12 @@ class InteractionTable:
             if not only_numbered(names):
                 self.names = self.all_names
         else:
-            _refuse_matrix(X)
+            if sparse.issparse(X):
+                raise TypeError(
+                    f"X is a sparse matrix of shape {X.shape}, where a table of interactions is "
+                    f"expected. Pass its users and items, np.column_stack(X.nonzero()), or "
+                    f"{_FOR_MATRICES}."
+                )
             if isinstance(X, (Iterator, Mapping, Set)):
                 raise TypeError(
                     f"X is a {type(X).__name__}; give the interactions as a list of tuples, an "
@@ -479,12 +484,3 @@ def is_auto(key):
     """Return whether a column is to be found by its name or place."""
     # Arrays compare element by element.
     return isinstance(key, str) and key == "auto"
-
-
-def _refuse_matrix(X):
-    """Raise if a sparse matrix is given where a table of interactions is expected."""
-    if sparse.issparse(X):
-        raise TypeError(
-            f"X is a sparse matrix of shape {X.shape}, where a table of interactions is expected. "
-            f"Pass its users and items, np.column_stack(X.nonzero()), or {_FOR_MATRICES}."
-        )

@@ -190,7 +190,11 @@ def _encode(value, arrays, name):
     if isinstance(value, np.generic):
         return {"scalar": _encode(value.item(), arrays, name), "dtype": value.dtype.str}
     if isinstance(value, np.ndarray):
-        return _encode_array(value, arrays, name)
+        if value.dtype.hasobject:
+            items = [_encode(item, arrays, f"an item of {name}") for item in value.ravel().tolist()]
+            return {"objects": items, "shape": list(value.shape)}
+        arrays.append(value)
+        return {"array": len(arrays) - 1}
     if sparse.issparse(value):
         # COO would add up entries that repeat a pair in its own type, which may be too small.
         value = sparse.csr_array(value.astype(np.float64) if value.format == "coo" else value)
@@ -214,14 +218,6 @@ def _encode(value, arrays, name):
         f"a checkpoint cannot hold {name}={shown(value)} of type {type(value).__name__}; it holds "
         f"numbers, strings, lists, dicts, arrays, sparse matrices and the classes of freqfm."
     )
-
-
-def _encode_array(array, arrays, name):
-    if array.dtype.hasobject:
-        items = [_encode(item, arrays, f"an item of {name}") for item in array.ravel().tolist()]
-        return {"objects": items, "shape": list(array.shape)}
-    arrays.append(array)
-    return {"array": len(arrays) - 1}
 
 
 def _encode_object(value, arrays, name):
@@ -282,16 +278,13 @@ def _decode(value, arrays):
         generator.set_state(_decode(content, arrays))
         return generator
     if kind == "generator":
-        return _decode_generator(_decode(content, arrays))
+        state = _decode(content, arrays)
+        if state["bit_generator"] not in _BIT_GENERATORS:
+            raise ValueError(f"unknown bit generator {state['bit_generator']!r}")
+        bits = getattr(np.random, state["bit_generator"])()
+        bits.state = state
+        return np.random.Generator(bits)
     return _decode_object(value, arrays)
-
-
-def _decode_generator(state):
-    if state["bit_generator"] not in _BIT_GENERATORS:
-        raise ValueError(f"unknown bit generator {state['bit_generator']!r}")
-    bits = getattr(np.random, state["bit_generator"])()
-    bits.state = state
-    return np.random.Generator(bits)
 
 
 def _decode_object(value, arrays):

@@ -73,41 +73,6 @@ MOVIELENS_100K_GENRES = (
 
 RATING_DTYPE = np.dtype([("user", "i8"), ("item", "i8"), ("rating", "f4"), ("timestamp", "i8")])
 
-MOVIELENS_DESCR = """\
-MovieLens {variant}
-
-Ratings of movies by users of the web site MovieLens, collected by the GroupLens group of the
-University of Minnesota. Each rating is a number of stars with the second it was given. The
-variants 100k and 1m have whole stars from 1 to 5, the others also half stars from 0.5 on. Every
-user of them has at least 20 ratings.
-
-Source: https://grouplens.org/datasets/movielens/
-Terms: see the README in the archive. It asks for the citation below and does not allow
-commercial use without permission; read it before you redistribute the data.
-
-F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and Context. ACM
-Transactions on Interactive Intelligent Systems 5, 4, Article 19. doi:10.1145/2827872
-"""
-
-GOWALLA_DESCR = """\
-Gowalla, as split for NGCF and LightGCN
-
-Check-ins of users of the former location-sharing site Gowalla; the items are places. Users and
-places with few interactions are left out: every user has at least 9 and every place at least 10.
-About a fifth of each user's places are in the test part. There are 29,858 users, 40,981 places,
-810,128 interactions for training and 217,242 for testing, without ratings or times. Many papers
-on recommenders use this split.
-
-Source: https://snap.stanford.edu/data/loc-gowalla.html
-Split: https://github.com/gusye1234/LightGCN-PyTorch
-
-E. Cho, S. A. Myers, J. Leskovec. Friendship and Mobility: User Movement in Location-Based Social
-Networks. KDD 2011.
-X. Wang, X. He, M. Wang, F. Feng, T.-S. Chua. Neural Graph Collaborative Filtering. SIGIR 2019.
-X. He, K. Deng, X. Wang, Y. Li, Y. Zhang, M. Wang. LightGCN: Simplifying and Powering Graph
-Convolution Network for Recommendation. SIGIR 2020.
-"""
-
 
 def fetch_movielens(
     variant: str = "1m",
@@ -228,7 +193,7 @@ def fetch_movielens(
         item_ids=item_ids,
         titles=titles,
         genres=genres,
-        DESCR=MOVIELENS_DESCR.format(variant=variant),
+        DESCR=_description("movielens").format(variant=variant),
     )
 
 
@@ -299,7 +264,12 @@ def fetch_gowalla(
     shape = np.max([part.shape for part in parts.values()], axis=0).tolist()
     for part in parts.values():
         part.resize(shape)
-    return Bunch(**parts, DESCR=GOWALLA_DESCR)
+    return Bunch(**parts, DESCR=_description("gowalla"))
+
+
+def _description(name):
+    """Return the text about a data set."""
+    return Path(__file__).with_name(f"{name}.txt").read_text("utf-8")
 
 
 def _data_home(path):

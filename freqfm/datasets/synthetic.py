@@ -151,7 +151,9 @@ def make_clicks(
     intercept = _intercept_for_rate(score, click_rate)
     probabilities = expit(intercept + score)
     y = (rng.random_sample(n_samples) < probabilities).astype(np.int64)
-    X = _one_hot(tokens, offsets[-1])
+    data = np.ones(tokens.size, dtype=np.float32)
+    indptr = np.arange(0, tokens.size + 1, len(sizes), dtype=np.int32)
+    X = csr_array((data, tokens.ravel(), indptr), shape=(n_samples, offsets[-1]))
     if not return_model:
         return X, y
     model = Bunch(
@@ -216,14 +218,6 @@ def _intercept_for_rate(score, click_rate):
     low = logit(click_rate) - score.max() - 1.0
     high = logit(click_rate) - score.min() + 1.0
     return float(brentq(lambda b: expit(b + score).mean() - click_rate, low, high))
-
-
-def _one_hot(tokens, n_features):
-    """One-hot csr_array of the column numbers in each row of tokens."""
-    n_samples, n_fields = tokens.shape
-    indptr = np.arange(0, tokens.size + 1, n_fields, dtype=np.int32)
-    data = np.ones(tokens.size, dtype=np.float32)
-    return csr_array((data, tokens.ravel(), indptr), shape=(n_samples, n_features))
 
 
 def _check_n_tokens(n_tokens):

@@ -478,7 +478,8 @@ class _EntryLines(Lines):
             for entry in entries:
                 parts = _ENTRY.fullmatch(entry)
                 if parts is None:
-                    raise at_line(self.path, number, f"found {_text(entry)}; {self.advice}")
+                    text = entry.decode("utf-8", "backslashreplace")
+                    raise at_line(self.path, number, f"found {shown(text)}; {self.advice}")
                 field, feature = int(parts[1]), int(parts[2])
                 if columns is not None:
                     feature = columns.setdefault((field, feature), len(columns))
@@ -495,11 +496,6 @@ class _EntryLines(Lines):
             if pairs and pairs[-1][0] > self.largest[0]:
                 self.largest = pairs[-1][0], number
             yield number, b" ".join([target, *(b"%d:%s" % pair for pair in pairs)]) + b"\n"
-
-
-def _text(token):
-    """Return bytes of a file for a message."""
-    return shown(token.decode("utf-8", "backslashreplace"))
 
 
 def _checked_fields(fields, n_features):
