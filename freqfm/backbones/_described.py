@@ -97,9 +97,8 @@ class Features(Backbone):
         """Return this backbone with its features checked, see :class:`Backbone`."""
         if self.user_features is None and self.item_features is None:
             raise ValueError(
-                "backbone='features' has no features: give "
-                "backbone=Features(user_features=..., item_features=...), with a row for each user "
-                "or item, or give them to InteractionRecommender by id."
+                "backbone='features' has no features: give backbone=Features(item_features=...), "
+                "with a row for each user or item, or give them to InteractionRecommender by id."
             )
         return self._bind(X)
 
@@ -251,8 +250,7 @@ class Features(Backbone):
             n_rows = len(tables.get(f"{name}_factors", side.counts))
             if n_rows != len(side.counts):
                 raise ValueError(
-                    f"the model has the identities of {n_rows} {name}s, but X has "
-                    f"{len(side.counts)}."
+                    f"the model has identities of {n_rows} {name}s, but X has {len(side.counts)}."
                 )
 
 

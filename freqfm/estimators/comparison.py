@@ -416,8 +416,7 @@ def _checked(estimators, time_limit):
         is_pair = isinstance(member, tuple) and len(member) == 2 and isinstance(member[0], str)
         if not is_pair or not hasattr(member[1], "get_params") or isinstance(member[1], type):
             raise TypeError(
-                f"estimators holds {cut(shown(member), 80)}; give a list of tuples of a name and a "
-                f"recommender."
+                f"estimators holds {cut(shown(member), 80)}; give (name, recommender) tuples."
             )
         if member[0] in names:
             raise ValueError(f"estimators has the name {shown(member[0])} twice; give others.")

@@ -291,8 +291,7 @@ class Poisson(Loss):
         """Raise ValueError if a target is negative."""
         if target.min() < 0:
             raise ValueError(
-                f"y holds {target.min():g}, but Poisson needs targets of 0 or more; choose another "
-                f"loss."
+                f"y holds {target.min():g}, but Poisson needs 0 or more; choose another loss."
             )
 
 

@@ -109,8 +109,7 @@ class Sampler(Component):
             longest = np.einsum("jf,jf->j", vectors, vectors).max()
         if not np.isfinite(longest):
             raise ValueError(
-                "item_vectors holds vectors too long for their products to be numbers of float32; "
-                "scale them."
+                "item_vectors holds vectors too long: products overflow float32; scale them."
             )
         counts = _check_counts(counts, len(vectors))
         with single_threaded_blas():
@@ -140,9 +139,8 @@ class Sampler(Component):
         """Return the log-probabilities, up to a constant for each row."""
         if not isinstance(self.proposal_, Proposal):
             raise NotImplementedError(
-                f"The probabilities of {type(self).__name__} depend on the query in a way that it "
-                f"does not tell; derive it from the sampler whose distribution it takes, such as "
-                f"MIDX."
+                f"The probabilities of {type(self).__name__} depend on the query, and it does not "
+                f"tell how; derive it from the sampler whose distribution it takes, such as MIDX."
             )
         log_q = self.proposal_.log_q
         log_q = log_q if len(log_q) else np.zeros(self.proposal_.n_items)
@@ -182,8 +180,7 @@ class Sampler(Component):
         if queries.shape[1] != width:
             raise ValueError(
                 f"queries has {queries.shape[1]} columns, but the item vectors that "
-                f"{type(self).__name__} was fitted on have {width}; give one row of {width} "
-                f"numbers for each query."
+                f"{type(self).__name__} was fitted on have {width}; give as many for each query."
             )
         return queries
 
@@ -310,8 +307,7 @@ def check_static(sampler, proposal):
     if not isinstance(proposal, Proposal):
         raise ValueError(
             f"proposal of {type(sampler).__name__} is a {type(proposal).__name__}, which needs "
-            f"queries; lists that do not depend on the user are drawn from what "
-            f"freqfm.samplers.proposal_of returns. Take it, or override draw."
+            f"queries; return what freqfm.samplers.proposal_of makes, or override draw."
         )
 
 
@@ -358,8 +354,7 @@ def proposal_of(probabilities):
     )
     if shares.ndim != 1 or shares.min() <= 0 or not np.isfinite(shares.sum()):
         raise ValueError(
-            "probabilities must be a 1-D array of positive numbers whose sum is finite, one for "
-            "each item."
+            "probabilities must be positive numbers, one for each item, with a finite sum."
         )
     return _given(shares)
 
@@ -471,8 +466,7 @@ def _check_counts(counts, n_items):
     counts = check_array(counts, ensure_2d=False, dtype=np.float64, input_name="counts")
     if counts.shape != (n_items,):
         raise ValueError(
-            f"counts has shape {counts.shape}, but item_vectors has {n_items} rows; give one count "
-            f"for each item."
+            f"counts has shape {counts.shape}, but item_vectors has {n_items} rows; give as many."
         )
     if counts.min() < 0:
         raise ValueError(

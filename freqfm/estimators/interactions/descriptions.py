@@ -248,8 +248,7 @@ class FeatureEncodingMixin:
         both = [name for name in features if getattr(chosen, name, None) is not None]
         if both and not hasattr(self.estimator, "_unfinished"):
             raise ValueError(
-                f"{both[0]} is given twice, by id and to the backbone of the estimator; leave one "
-                f"of them out."
+                f"{both[0]} is given twice, by id and to the estimator's backbone; leave one out."
             )
         return clone(backbone).set_params(**features)
 
@@ -289,9 +288,8 @@ class FeatureEncodingMixin:
         known = table.ids[codes >= 0]
         if len(known):
             raise ValueError(
-                f"{table.name} holds {role}s that are in the model, such as "
-                f"{shorten(known[:5])}; leave them out: the model has its own features "
-                f"of them."
+                f"{table.name} holds {role}s that are in the model, such as {shorten(known[:5])}; "
+                f"leave them out: the model has its own features of them."
             )
         features = encode(encoder, table, unknown)
         is_unknown = np.array([bool(row) for row in table.rows]) & (np.diff(features.indptr) == 0)

@@ -466,8 +466,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
             pair = isinstance(member, tuple) and len(member) == 2 and isinstance(member[0], str)
             if not pair or not hasattr(member[1], "fit") or not hasattr(member[1], "recommend"):
                 raise TypeError(
-                    f"estimators holds {cut(shown(member), 80)}; each must be a tuple of a name "
-                    f"and a recommender of users x items."
+                    f"estimators holds {cut(shown(member), 80)}; give (name, recommender) pairs."
                 )
         self._validate_names([name for name, _ in members])
         return members
@@ -557,8 +556,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
         users = np.flatnonzero((np.diff(held_out.indptr) > 0) & (np.diff(history.indptr) > 0))
         if not len(users):
             raise ValueError(
-                "no user has two interactions, so there is nothing to find weights by; give "
-                "weights=None, or X_val."
+                "no user has two interactions to find weights by; give weights=None, or X_val."
             )
         if len(users) > _HELD_OUT_USERS:
             users = np.sort(generator.choice(users, _HELD_OUT_USERS, replace=False))
@@ -763,8 +761,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
             ):
                 return self.estimators_[place].export_vectors()[1]
         raise ValueError(
-            "diversity needs vectors by which items differ, and no member of this blend has any; "
-            "give item_vectors, such as genres."
+            "diversity needs vectors by which items differ; no member has any: give item_vectors."
         )
 
     def predict(self, X):

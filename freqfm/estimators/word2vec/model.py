@@ -859,8 +859,7 @@ class Word2Vec(
         loss = mean_loss(self, optimizer, corpus, count_threads(self.n_jobs))
         if np.isnan(loss):
             raise ValueError(
-                "X holds no two tokens of the vocabulary in one document; there is nothing "
-                "to score."
+                "X has no document with two tokens of the vocabulary; there is nothing to score."
             )
         return -float(loss)
 

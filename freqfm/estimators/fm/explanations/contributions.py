@@ -371,38 +371,35 @@ class LinearPart:
     scikit-learn ranks by ``coef_``, which is one possible order: it gets a warning.
     """
 
-    def __set_name__(self, owner, name):
-        self._name = name
-
     def __get__(self, model, owner=None):
         if model is None:
             return self
-        if self._name not in vars(model):
-            raise AttributeError(f"{type(model).__name__!r} object has no attribute {self._name!r}")
+        if "coef_" not in vars(model):
+            raise AttributeError(f"{type(model).__name__!r} object has no attribute 'coef_'")
         caller = sys._getframe(1).f_globals.get("__name__") or ""
         if caller.startswith("shap."):
-            warn_user(f"{self._describe(model)}; shap gets no {self._name}.")
+            warn_user(f"{self._describe(model)}; shap gets no coef_.")
             raise AttributeError(self._describe(model))
         if caller.startswith("sklearn.feature_selection."):
             warn_user(
                 f"{self._describe(model)}, and to select features "
                 f"sklearn.inspection.permutation_importance."
             )
-        return vars(model)[self._name]
+        return vars(model)["coef_"]
 
     def __set__(self, model, value):
-        vars(model)[self._name] = value
+        vars(model)["coef_"] = value
 
     def __delete__(self, model):
         try:
-            del vars(model)[self._name]
+            del vars(model)["coef_"]
         except KeyError:
-            raise AttributeError(self._name) from None
+            raise AttributeError("coef_") from None
 
     def _describe(self, model):
         name = type(model).__name__
         score = "decision_function" if hasattr(model, "decision_function") else "predict"
-        return f"{self._name} {_ADVICE.format(name=name, score=score)}"
+        return f"coef_ {_ADVICE.format(name=name, score=score)}"
 
 
 # Pairs that are scored at once, each taking about 40 bytes.
