@@ -9,6 +9,7 @@ from freqfm.losses._ranking import (
     BPR,
     BSL,
     CCL,
+    MACR,
     MAWU,
     PSL,
     WARP,
@@ -17,8 +18,8 @@ from freqfm.losses._ranking import (
     RankingLoss,
     SLatK,
     Softmax,
+    VectorLoss,
 )
-from freqfm.losses._vectors import MACR, VectorLoss
 
 __all__ = [
     "BPR",

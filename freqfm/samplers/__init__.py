@@ -36,8 +36,7 @@ from functools import partial
 
 from freqfm.formulas.proposals import Proposal
 from freqfm.samplers._base import QuerySampler, Sampler, proposal_of
-from freqfm.samplers._by_query import MIDX, PRIS, Kernel
-from freqfm.samplers._hard import AOBPR, DNS, SelfAdversarial
+from freqfm.samplers._by_query import AOBPR, DNS, MIDX, PRIS, Kernel, SelfAdversarial
 from freqfm.samplers._static import Full, InBatch, Popularity, Uniform
 
 __all__ = [

@@ -6,9 +6,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from freqfm.formulas import cells, proposals
-from freqfm.samplers import _by_query as _kernel
-from freqfm.samplers import _by_query as _midx
-from freqfm.samplers import _hard
+from freqfm.samplers import _by_query
 
 from .streams import bits, hashes, uniform
 
@@ -190,11 +188,11 @@ DISTRIBUTIONS = {
     proposals.Proposal: Static,
     cells.Cells: Cells,
     cells.ExactSoftmax: Softmax,
-    _kernel.Quadratic: Quadratic,
-    _hard.BestOfUniform: Best,
-    _hard.WeightedUniform: Weighted,
-    _midx.WeightedCells: WeightedCells,
-    _hard.RankedByFactors: Ranked,
+    _by_query.Quadratic: Quadratic,
+    _by_query.BestOfUniform: Best,
+    _by_query.WeightedUniform: Weighted,
+    _by_query.WeightedCells: WeightedCells,
+    _by_query.RankedByFactors: Ranked,
 }
 
 
