@@ -2,13 +2,9 @@
 
 from freqfm.backends.base import Backend, CPUOnlyError, FieldVectors, FieldWeights
 from freqfm.backends.cuda.fm.trainer import DeviceRows, FMEpochs, fm_scores
+from freqfm.backends.cuda.ranking import trainer as ranking
 from freqfm.backends.cuda.ranking.batches import fold_in, sum_histories
 from freqfm.backends.cuda.ranking.least_squares import CUDALeastSquaresTrainer
-from freqfm.backends.cuda.ranking.trainer import (
-    BatchGraphTrainer,
-    CUDARankingTrainer,
-    EpochGraphTrainer,
-)
 from freqfm.backends.cuda.topk import top_k
 from freqfm.backends.cuda.vae import CUDAAutoencoderTrainer
 from freqfm.backends.support import check
@@ -68,8 +64,9 @@ class CUDABackend(Backend):
     def ranking_trainer(self, problem, n_threads):
         """Return a RankingTrainer, see ``Backend``."""
         if problem.graph is None:
-            return CUDARankingTrainer(self.device, problem)
-        trainer = BatchGraphTrainer if problem.graph.by_batch else EpochGraphTrainer
+            return ranking.CUDARankingTrainer(self.device, problem)
+        by_batch = problem.graph.by_batch
+        trainer = ranking.BatchGraphTrainer if by_batch else ranking.EpochGraphTrainer
         return trainer(self.device, problem)
 
     def least_squares_trainer(self, sides, n_threads):
