@@ -92,11 +92,6 @@ class HeldOutUsers:
             at = np.searchsorted(union, numbers)
             table[users[at], places[at]] = of.data
 
-    @property
-    def n_users(self):
-        """The number of users."""
-        return len(self._items)
-
     def scores(self, totals, users=slice(None)):
         """Return the score of each user, (n,), if items are ranked by ``totals``, (n, width)."""
         k, items = self._k, self._items[users]
@@ -106,10 +101,6 @@ class HeldOutUsers:
         ranked = np.take_along_axis(items, best, axis=1)
         ranked[np.take_along_axis(totals, best, axis=1) <= 0] = -1
         return self._metric(self._relevant[users], ranked, k, average=False)
-
-    def of_weights(self, weights):
-        """Return the score of each user for a blend."""
-        return self.scores(np.tensordot(weights.astype(np.float32), self.values, 1))
 
 
 def forward_selection(held_out, users):
@@ -142,7 +133,7 @@ def find_weights(held_out, generator):
     to the fourth power. The best member is left alone unless the blend is ahead of it by more than
     a standard error of the difference, over the same users.
     """
-    n_members, n_users = len(held_out.values), held_out.n_users
+    n_members, n_users, _ = held_out.values.shape
     single = np.array([held_out.scores(of) for of in held_out.values])
     means = single.mean(axis=1)
     best = int(np.argmax(means))
@@ -159,7 +150,7 @@ def find_weights(held_out, generator):
     weights /= 2
     weights[weights < _LEAST_WEIGHT] = 0
     weights /= weights.sum()
-    blended = held_out.of_weights(weights)
+    blended = held_out.scores(np.tensordot(weights.astype(np.float32), held_out.values, 1))
     ahead = blended - single[best]
     if ahead.mean() <= ahead.std() / np.sqrt(n_users):
         return alone, means, means[best]

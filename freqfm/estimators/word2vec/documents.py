@@ -17,7 +17,7 @@ from scipy import sparse
 
 from freqfm._input.rows import concatenated_ranges
 from freqfm._input.validation import check_count, check_flag
-from freqfm._messages import cut, shown, warn_user
+from freqfm._messages import cut, not_known, shown, warn_user
 from freqfm._paths import check_path
 
 # Within words: joiners, the Catalan middle dot, and the signs of Hebrew abbreviations.
@@ -238,8 +238,7 @@ def write_vectors(path, tokens, vectors, binary):
         if not name or not whole or " " in name or "\n" in name:
             raise ValueError(
                 f"the token {shown(name)} cannot be stored in files of word2vec: it is empty, or "
-                f"holds a space, a line break or no valid Unicode; store the model with pickle or "
-                f"skops instead."
+                f"holds a space, a line break or no valid Unicode; store the model with pickle."
             )
     with _open(path, "wb") as file:
         file.write(f"{len(names)} {vectors.shape[1]}\n".encode())
@@ -257,10 +256,8 @@ def read_vectors(path, binary, limit, decode_error):
     path = check_path("path", path)
     read_rows = _binary_rows if check_flag("binary", binary) else _text_rows
     limit = None if limit is None else check_count("limit", limit)
-    if decode_error not in ("strict", "replace", "ignore"):
-        raise ValueError(
-            f"decode_error={decode_error!r} is unknown; choose 'strict', 'replace' or 'ignore'."
-        )
+    if decode_error not in (known := ("strict", "replace", "ignore")):
+        raise not_known("decode_error", decode_error, known)
     tokens, numbers = [], bytearray()
     with _open(path, "rb") as file:
         try:
