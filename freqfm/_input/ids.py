@@ -398,8 +398,8 @@ _RANGES = (
 # Values of these types have no order in time.
 _NO_TIMES = bool, np.bool_, complex, np.complexfloating, Set
 
-# Text is read in arrays up to so many letters, numbers in text up to so many digits.
-_MOST_LETTERS, _MOST_DIGITS = 40, 18
+# For the form of a text: a zero for each digit.
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 
 def are_times(numbers):
@@ -458,9 +458,19 @@ def _at_once(times, types):
 
     So must those of which some may be wrong, for the error.
     """
-    if all(issubclass(one, (str, bytes)) for one in types):
-        return _texts_at_once(times)
-    with contextlib.suppress(OverflowError, TypeError):
+    with contextlib.suppress(OverflowError, TypeError, ValueError):
+        if all(issubclass(one, (str, bytes)) for one in types):
+            texts = [time.decode() if isinstance(time, bytes) else time for time in times]
+            if all(map(str.isdigit, texts)) and all(map(str.isascii, texts)):
+                # An OverflowError beyond 64 bits.
+                return np.fromiter(map(int, texts), np.int64, len(texts))
+            form = _common_form(texts)
+            if form is None:
+                return None
+            if form["zone"] is None:
+                moments = np.array(texts, dtype="M8[us]")
+                return moments if moments.min() >= np.datetime64("0001") else None
+            times, types = list(map(datetime.fromisoformat, texts)), {datetime}
         if types == {datetime}:
             # A TypeError if only some have a time zone.
             epoch = datetime(1970, 1, 1, tzinfo=times[0].tzinfo and timezone.utc)
@@ -478,77 +488,22 @@ def _at_once(times, types):
     return None
 
 
-def _texts_at_once(texts):
-    """Return times in text, whole numbers or dates that are written alike; else None."""
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    most = int(lengths.max())
-    if not 0 < lengths.min() <= most <= _MOST_LETTERS:
-        return None
-    try:
-        letters = np.array(texts, dtype=f"S{most}").view(np.uint8).reshape(-1, most)
-    except UnicodeEncodeError:
-        return None
-    if most <= _MOST_DIGITS:
-        padding = np.arange(most) >= lengths[:, np.newaxis]
-        if (_are_digits(letters) | padding).all():
-            return _number_of(letters, lengths)
-    parts = []
-    for length in np.unique(lengths).tolist():
-        rows = np.flatnonzero(lengths == length)
-        part = _dates_at_once(letters[rows, :length])
-        if part is None:
-            return None
-        parts.append((rows, *part))
-    kinds = {kind for *_, kind in parts}
-    if len(parts) > 1 and kinds not in ({"clock"}, {"zone"}):
-        return None
-    unit = 10 ** max(n_decimals for *_, n_decimals, _ in parts)
-    moments = np.empty(len(texts), dtype=np.int64)
-    for rows, seconds, fraction, n_decimals, _ in parts:
-        if abs(seconds).max() >= 2**62 // unit:
-            return None
-        moments[rows] = seconds * unit + fraction * (unit // 10**n_decimals)
-    return moments.view("m8[s]")
+def _common_form(texts):
+    """Return the match of a date with the same parts as all texts; else, or if they are odd, None.
 
-
-def _dates_at_once(letters):
-    """Return dates that are written as the first one, as seconds and fractions; else None.
-
-    Also returns the number of decimals, and which parts the dates have.
+    Odd is what NumPy and Python do not read as here: an hour 24, a minute 60 of an offset, less
+    than a microsecond.
     """
-    match = _DATE.fullmatch(letters[0].tobytes().decode("latin-1"))
-    alike = (letters == letters[0]) | (_are_digits(letters) & _are_digits(letters[0]))
-    if match and match[10]:
-        alike[:, match.start(10)] |= np.isin(letters[:, match.start(10)], [ord("+"), ord("-")])
-    if not match or not alike.all() or len(match[8] or "") > 9:
+    lines = "\n".join(texts)
+    forms = set(lines.encode().translate(_ZEROS).decode().split("\n"))
+    found = [_DATE.fullmatch(form) for form in forms]
+    if not all(found) or len({tuple(map(bool, one.group("zone", 3, 4, 5))) for one in found}) > 1:
         return None
-    stop = max(map(match.end, range(1, 8)))
-    try:
-        seconds = np.ascontiguousarray(letters[:, :stop]).view(f"S{stop}").astype("M8[s]").ravel()
-    except ValueError:
-        # No such date.
+    if any(len(one[8] or "") > 6 or one[13] for one in found) or "T24" in lines or " 24" in lines:
         return None
-    fraction, *offset = (_number_of(letters[:, slice(*match.span(k))]) for k in (8, 11, 12, 13))
-    if seconds.min() < np.datetime64("0001-01-01") or (np.array(offset).T > [23, 59, 59]).any():
+    if found[0]["zone"] and not all(one[-2:] < "60" or one[-1] == "Z" for one in texts):
         return None
-    seconds = seconds.astype(np.int64)
-    if match[10]:
-        west = letters[:, match.start(10)] == ord("-")
-        seconds -= np.where(west, -1, 1) * (3600 * offset[0] + 60 * offset[1] + offset[2])
-    kind = "zone" if match["zone"] else "date" if match["date"] == match[0] else "clock"
-    return seconds, fraction, len(match[8] or ""), kind
-
-
-def _are_digits(letters):
-    return (letters >= ord("0")) & (letters <= ord("9"))
-
-
-def _number_of(digits, lengths=_MOST_LETTERS):
-    """Return the numbers of rows of digits, of which all or so many count."""
-    numbers = np.zeros(len(digits), dtype=np.int64)
-    for place, column in enumerate(digits.T):
-        numbers = np.where(place < lengths, 10 * numbers + column - ord("0"), numbers)
-    return numbers
+    return found[0]
 
 
 def _as_text(value):
