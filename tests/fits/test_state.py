@@ -9,7 +9,6 @@ import pickle
 
 import numpy as np
 import pytest
-from freqfm.estimators.word2vec.trainer import Word2VecTrainer
 from helpers import each
 from numpy.testing import assert_array_equal
 from scipy import sparse
@@ -39,6 +38,7 @@ from freqfm.estimators.fm.trainer import FMTrainer
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.vae import VAETrainer
 from freqfm.estimators.state import OPTIMIZER, STATISTICS, Learned
+from freqfm.estimators.word2vec.model import Word2VecTrainer
 from freqfm.optimizers import Adam
 
 ROWS = sparse.random_array((120, 12), density=0.3, format="csr", rng=0, dtype=np.float32)
