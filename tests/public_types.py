@@ -33,7 +33,7 @@ def uses() -> None:
     """Call with the documented types, and assign results to variables of the documented types."""
     freqfm.show_versions()
     version: str = freqfm.__version__
-    X: csr_array = datasets.load_interactions("clicks.txt", min_rating=4)
+    X: csr_array = datasets.load_interactions("clicks.txt", shape=(4, 5))
     rows, y = datasets.load_libfm("rows.txt", n_features=10, dtype=np.float64)
     target: np.ndarray = y
     datasets.dump_libffm(rows, y, "rows.ffm", fields=np.zeros(10, dtype=int))

@@ -566,7 +566,6 @@ def _lines(*columns):
 _USERS, _ITEMS = np.nonzero(HISTORIES)
 FILES = {
     "lists.txt": _lines(map(str, range(3)), ["1 2 3", "", "4 0"]).replace(b"\t", b" "),
-    "mv_0000001.txt": b"1:\n" + _lines(_USERS, _USERS % 5 + 1, 7 * _ITEMS).replace(b"\t", b","),
     "rows.libfm": _lines(
         TARGET, np.full(N_ROWS, "1:1"), [f"{2 + i % 5}:0.5" for i in range(N_ROWS)]
     ),

@@ -1,17 +1,15 @@
-"""Text files: rows of libFM and libffm, lists of items, and the ratings of Netflix."""
+"""Text files: rows of libFM and libffm, and lists of items."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import io
-import math
 import os
 import re
 import zlib
 from array import array
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,6 @@ from freqfm._input.validation import (
     check_finite,
     check_flag,
     check_memory,
-    check_number,
 )
 from freqfm._messages import cut, shown
 from freqfm._paths import check_path, check_paths
@@ -596,9 +593,9 @@ def dump_libffm(
 MAX_ID = np.iinfo(np.int32).max - 1
 
 # An interaction, and the line that it is in. A user without items has one with the item -1.
-_ROW = np.dtype([("line", "i4"), ("user", "i4"), ("item", "i4"), ("value", "f8")])
+_ROW = np.dtype([("line", "i4"), ("user", "i4"), ("item", "i4")])
 
-# Number of lines from which the format is guessed, and of those that are read at once.
+# Number of lines that are looked at first, and of those that are read at once.
 _N_LINES_READ, _AT_ONCE = 1000, 1 << 14
 
 _LIST_ADVICE = (
@@ -606,22 +603,11 @@ _LIST_ADVICE = (
     "Read ratings and other tables with pandas, and fit an InteractionRecommender on these."
 )
 
-# A line of Netflix' with its movie, as most are written.
-_NETFLIX = rb"^ *(\d{1,9}) *, *(\d{1,9}) *, *([+-]?\d{1,9}(?:\.\d{0,9})?) *(?:,[^,\r\n]*)?\r*$"
 
-
-def guess_format(path):
-    """Return the format of a text file: "lists" of items, or "netflix".
-
-    Raises
-    ------
-    ValueError
-        If it may hold ratings, with a user, an item and a rating in each line.
-    """
+def _refuse_ratings(path):
+    """Raise if lines may be a user, an item and a rating, and maybe a time."""
     lines = ((number, line.split()) for number, line in islice(read_lines(path), _N_LINES_READ))
     lines = [(number, fields) for number, fields in lines if fields]
-    if lines and re.fullmatch(rb"\d+:", lines[0][1][0]):
-        return "netflix"
     seen = set()
     if {len(fields) for _, fields in lines} in ({3}, {4}):
         for number, (user, *_) in lines:
@@ -634,72 +620,24 @@ def guess_format(path):
                     f"format='lists' if they are a user and items. Otherwise {_LIST_ADVICE}",
                 )
             seen.add(user)
-    return "lists"
 
 
-def read_rows(path, format):
-    """Return the interactions in a text file, an array of fields "line", "user", "item", "value".
-
-    Parameters
-    ----------
-    path : str
-    format : {"lists", "netflix"}
+def read_rows(path):
+    """Return the interactions in a file of lists, an array of fields "line", "user" and "item".
 
     Raises
     ------
     ValueError
         If a line is malformed; the message has its number.
     """
-    lines = _netflix_lines(path) if format == "netflix" else read_lines(path)
-    at_once, parse = _FUNCTIONS[format]
-    parts = [np.zeros(0, _ROW)]
+    lines, parts = read_lines(path), [np.zeros(0, _ROW)]
     while some := list(islice(lines, _AT_ONCE)):
-        rows = at_once(some)
+        rows = _lists_at_once(some)
         if rows is None:
-            found = ((n, *row) for n, entries in parsed(path, some, parse) for row in entries)
+            found = ((n, *row) for n, entries in parsed(path, some, _list) for row in entries)
             rows = np.fromiter(found, _ROW)
         parts.append(rows)
     return np.concatenate(parts)
-
-
-def _netflix_lines(path):
-    """Yield the lines of a file of Netflix' as customer,movie,rating,date.
-
-    In it, a line such as "1:" has the movie of the lines that follow.
-    """
-    movie = None
-    for number, line in read_lines(path):
-        if line.rstrip().endswith(b":"):
-            movie = line.rstrip()[:-1]
-        elif line.strip():
-            if movie is None:
-                problem = "a customer before any movie; begin with a line of a movie and a colon."
-                raise at_line(path, number, problem)
-            customer, _, rest = line.partition(b",")
-            yield number, b",".join([customer, movie, rest])
-
-
-def _ratings_at_once(lines):
-    """Return the rows of lines of Netflix'; None if one may be wrong."""
-    found = re.findall(_NETFLIX, b"".join(line for _, line in lines), re.MULTILINE)
-    if len(found) != len(lines):
-        return None
-    rows = np.zeros(len(lines), _ROW)
-    rows["line"] = [number for number, _ in lines]
-    for name, column in zip(("user", "item", "value"), np.array(found).T, strict=True):
-        rows[name] = column.astype(_ROW[name])
-    return rows
-
-
-def _rating(text):
-    """Return a list of the user, the item and the rating of a line of Netflix'."""
-    fields = [field.strip() for field in text.split(",")]
-    if len(fields) not in (3, 4):
-        raise ValueError("give every line a customer, a rating and a date, with commas between.")
-    user, item, rating = _id("user", fields[0]), _id("item", fields[1]), _number(fields[2])
-    if not math.isfinite(rating):
-        raise ValueError(f"found {shown(fields[2])} as rating; give a finite number.")
-    return [(user, item, rating)]
 
 
 def _lists_at_once(lines):
@@ -714,7 +652,7 @@ def _lists_at_once(lines):
     counts = np.array([len(line.split()) for _, line in lines])
     begins = (np.cumsum(counts) - counts)[counts > 0]
     # For each id a row, without those of users, except if they have no items.
-    rows = np.ones(len(ids), _ROW)
+    rows = np.empty(len(ids), _ROW)
     rows["line"] = np.repeat([number for number, _ in lines], counts)
     rows["user"], rows["item"] = np.repeat(ids[begins], counts[counts > 0]), ids
     rows["item"][begins] = -1
@@ -723,7 +661,7 @@ def _lists_at_once(lines):
 
 
 def _list(text):
-    """Return a list of the user, an item and 1 for each item of a line.
+    """Return a list of the user and an item for each item of a line.
 
     Only the white space of ASCII separates them.
     """
@@ -734,11 +672,7 @@ def _list(text):
     if user is None:
         return []
     user = _id("user", user)
-    return [(user, _id("item", item), 1) for item in items] or [(user, -1, 1)]
-
-
-# How many lines at once are parsed, and a line.
-_FUNCTIONS = {"lists": (_lists_at_once, _list), "netflix": (_ratings_at_once, _rating)}
+    return [(user, _id("item", item)) for item in items] or [(user, -1)]
 
 
 def _is_id(field):
@@ -747,11 +681,6 @@ def _is_id(field):
 
 def _id(role, field):
     """Return an id as an integer."""
-    if not _is_id(field):
-        raise ValueError(
-            f"found {shown(field)} as {role}; ids must be integers >= 0. For other ids read the "
-            f"file into a DataFrame and fit an InteractionRecommender."
-        )
     # Python refuses to parse thousands of digits.
     digits = field.lstrip("0") or "0"
     if len(digits) > 10 or int(digits) > MAX_ID:
@@ -762,22 +691,6 @@ def _id(role, field):
         )
     return int(digits)
 
-
-def _number(field):
-    """Return a number, or NaN."""
-    # float() also accepts non-ASCII digits, and "1_0".
-    if not field.isascii() or "_" in field:
-        return math.nan
-    try:
-        return float(field)
-    except ValueError:
-        return math.nan
-
-
-FORMATS = ("auto", *_FUNCTIONS)
-
-# Names of the files with ratings in the folders of Netflix.
-_IN_FOLDERS = ("combined_data_*.txt", "mv_*.txt", "training_set/mv_*.txt")
 
 # Ids may leave this many rows or columns empty, or this many per interaction. Beyond that, they are
 # probably not ids, but times for example.
@@ -790,38 +703,26 @@ def load_interactions(
     *,
     format: str = "auto",
     shape: tuple[int, int] | None = None,
-    min_rating: float | None = None,
 ) -> csr_array:
-    """Load interactions of users and items from a file or a data set's folder.
+    """Load interactions of users and items from a file of lists.
+
+    A line is a user and the items of this user, all integers from 0 on with spaces between them, as
+    in the text files of NGCF [1]_ and LightGCN [2]_. The user may have no items, and lines may be
+    blank. Repeated items and repeated lines of a user are merged.
 
     Parameters
     ----------
     path : str or path-like
-        File to read, or a folder as Netflix has it: all of its combined_data_*.txt or mv_*.txt.
-        Files that end in ".gz", ".bz2" or ".zst" are decompressed.
-    format : {"auto", "lists", "netflix"}, default="auto"
-        Format of the file:
-
-        - "lists": the text files of NGCF [1]_ and LightGCN [2]_. A line is a user and the
-          items of this user, all integers from 0 on with spaces between them; the user may
-          have no items, and lines may be blank. Repeated items and repeated lines of a user are
-          merged;
-        - "netflix": the text files of the Netflix Prize, combined_data_1.txt and mv_0000001.txt.
-          After a line of a movie and a colon, a line is a customer, a rating and a date, with
-          commas between them;
-        - "auto": what the first lines look like. It is an error if they may be ratings.
+        File to read; one that ends in ".gz", ".bz2" or ".zst" is decompressed.
+    format : {"auto", "lists"}, default="auto"
+        With "auto" it is an error if lines may be a user, an item and a rating.
     shape : tuple of int (n_users, n_items), default=None
         Shape of the result. None takes the largest ids found plus one. Pass the shape to give
         several files of one data set the same users and items.
-    min_rating : float, default=None
-        With "netflix" and a number, X holds a 1 for every rating of at least
-        `min_rating` and nothing for other ratings: implicit feedback. None keeps the ratings as
-        they are.
-
     Returns
     -------
     X : csr_array of shape (n_users, n_items), dtype float32
-        With int32 indices, sorted, and no stored zeros. With "lists" all values are 1.
+        Ones, with int32 indices, sorted.
 
     Raises
     ------
@@ -840,13 +741,12 @@ def load_interactions(
     Notes
     -----
     Files of ratings are tables: read those of MovieLens and RecBole with :func:`pandas.read_csv`,
-    and fit an :class:`~freqfm.InteractionRecommender`. Matrices are read by
-    :func:`scipy.sparse.load_npz` and :func:`scipy.io.mmread`.
+    and fit an :class:`~freqfm.InteractionRecommender`. So are those of the Netflix Prize, after
+    ``table["item"] = table["user"].where(table["rating"].isna()).ffill()`` and ``dropna()``.
+    Matrices are read by :func:`scipy.sparse.load_npz` and :func:`scipy.io.mmread`.
 
     Ids are used directly as row and column numbers. Number them from 0 on without large gaps: every
     number up to the largest user takes a few bytes, even if no user has it.
-
-    Text takes one to two seconds per million lines.
 
     References
     ----------
@@ -866,57 +766,19 @@ def load_interactions(
     >>> X.toarray().tolist()
     [[0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 1.0]]
     """
-    if format not in FORMATS:
-        raise ValueError(f"format is {shown(format)}; pass one of {FORMATS}.")
-    shape = _check_shape(shape)
-    path, *more = paths = _files(check_path("path", path))
+    if format not in ("auto", "lists"):
+        raise ValueError(f"format is {shown(format)}; pass 'auto' or 'lists'.")
+    shape, path = _check_shape(shape), check_path("path", path)
     if format == "auto":
-        format = guess_format(path)
-    if more and format != "netflix":
-        raise ValueError(f"path holds {len(paths)} files, {path} and others; pass one of them.")
-    if min_rating is not None:
-        check_number("min_rating", min_rating, -np.inf, np.inf)
-        if format != "netflix":
-            raise ValueError(
-                f"min_rating is {min_rating}, but {path} has the format {shown(format)}; it takes "
-                f"a file of ratings (format='netflix')."
-            )
-    return _load(paths, format, shape, min_rating)
-
-
-def _files(path):
-    """Return the path of a file, or of those in a folder that are read, as strings."""
-    if not os.path.isdir(path):
-        return [path]
-    for name in _IN_FOLDERS:
-        found = sorted(map(str, Path(path).glob(name)))
-        if found:
-            return found
-    raise ValueError(
-        f"{path} is a folder without any of {', '.join(_IN_FOLDERS)}; pass the path of a file."
-    )
-
-
-def _load(paths, format, shape, min_rating):
-    """Return the matrix in text files."""
-    parts = [read_rows(path, format) for path in paths]
-    for path, part in zip(paths, parts, strict=True):
-        _check_ids(path, part, format, shape)
-    rows = np.concatenate(parts)
+        _refuse_ratings(path)
+    rows = read_rows(path)
+    _check_ids(path, rows, shape)
     if shape is None:
         if not len(rows):
-            what = "user" if format == "lists" else "rating"
-            raise ValueError(
-                f"{paths[0]} has no {what}; pass a file with at least one, or a shape."
-            )
+            raise ValueError(f"{path} has no user; pass a file with at least one, or a shape.")
         shape = _shape_of(rows)
     rows = rows[rows["item"] >= 0]
-    # In lists, all values are 1.
-    least = 1 if format == "lists" else min_rating
-    X = rating_matrix(rows["user"], rows["item"], rows["value"], shape, least)
-    if not np.isfinite(X.data).all():
-        raise ValueError(f"{paths[0]} holds ratings whose sums overflow float32; scale them.")
-    return X
+    return rating_matrix(rows["user"], rows["item"], np.ones(len(rows)), shape, 1)
 
 
 def rating_matrix(users, items, ratings, shape, min_rating):
@@ -937,10 +799,9 @@ def _shape_of(rows):
     return tuple(int(rows[role].max(initial=-1)) + 1 for role in ("user", "item"))
 
 
-def _check_ids(path, rows, format, shape):
+def _check_ids(path, rows, shape):
     """Raise if ids are outside the shape, or implausibly large for the number of interactions."""
-    # Netflix' customers have large numbers, also in a file of few ratings.
-    if not len(rows) or (shape is None and format == "netflix"):
+    if not len(rows):
         return
     found = _shape_of(rows)
     most = max(_ROWS_ALLOWED, _ALLOWED_PER_INTERACTION * len(rows))

@@ -6,12 +6,14 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import assert_canonical, each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from freqfm import InteractionRecommender, PopularityRecommender
 from freqfm.datasets import load_interactions, make_interactions, text_files
 
 # Lists
@@ -107,65 +109,6 @@ def test_lists_reject_damaged_gzip(tmp_path):
             load_interactions(path)
 
 
-# Ratings
-
-
-def test_folders_are_refused_by_name(tmp_path):
-    with pytest.raises(ValueError, match=r"is a folder without any of combined_.*mv_\*.txt"):
-        load_interactions(tmp_path)
-    for part in (1, 2):
-        (tmp_path / f"combined_data_{part}.txt").write_text("0 1\n")
-    with pytest.raises(ValueError, match="path holds 2 files, .*data_1.txt and others; pass one"):
-        load_interactions(tmp_path)
-
-
-NETFLIX = ["1:\n2,5,2005-09-06\n1488844,3,2005-05-13\n", "3:\n2,1,2005-09-06\n"]
-
-
-@each(
-    "names, texts",
-    [
-        (["combined_data_1.txt"], ["".join(NETFLIX)]),
-        (["combined_data_1.txt", "combined_data_2.txt"], NETFLIX),
-        (["mv_0000001.txt", "mv_0000003.txt"], NETFLIX),
-        (["training_set/mv_0000001.txt", "training_set/mv_0000003.txt"], NETFLIX),
-        (["combined_data_1.txt"], ["".join(NETFLIX).replace("\n", "\r\n\r\n")]),
-    ],
-)
-def test_netflix(tmp_path_factory, names, texts):
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "training_set").mkdir()
-    for name, text in zip(names, texts, strict=True):
-        (folder / name).write_text(text)
-    X = load_interactions(folder)
-    assert_canonical(X, (1488845, 4))
-    assert dict(X.todok().items()) == {(2, 1): 5, (1488844, 1): 3, (2, 3): 1}
-    assert load_interactions(folder, min_rating=3).nnz == 2
-    one = load_interactions(folder / names[0], shape=X.shape, format="netflix")
-    assert one[:, [1]].sum() == 8 and one.shape == X.shape
-
-
-@each(
-    "text, message",
-    [
-        ("2,5,2005-09-06\n1:\n", "line 1: a customer before any movie"),
-        ("1:\n2,2005-09-06\n", "line 2: found '2005-09-06' as rating; give a finite number"),
-        ("1:\n2\n", "line 2: found '' as rating"),
-        ("1:\n2,5,2005-09-06,1\n", "line 2: give every line a customer, a rating and a date"),
-        ("1:\n-2,5,2005-09-06\n", "line 2: found '-2' as user; ids must be integers"),
-        ("1:\n2,nan,2005-09-06\n", "line 2: found 'nan' as rating; give a finite number"),
-        ("1:\n2,1_0,2005-09-06\n", "line 2: found '1_0' as rating"),
-        ("1:\n2,3e38,2005\n2,3e38,2005\n", "holds ratings whose sums overflow float32"),
-        ("1:\n2,5,2005-09-06\nx:\n3,1,2005-09-06\n", "line 4: found 'x' as item"),
-        ("1:\n", "combined_data_1.txt has no rating"),
-    ],
-)
-def test_netflix_rejects(tmp_path, text, message):
-    (tmp_path / "combined_data_1.txt").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        load_interactions(tmp_path, format="netflix")
-
-
 @pytest.mark.parametrize("text", ["1 2 3\n4 2 3\n1 3 4\n", "1\t2\t3\t4\n1\t0\t5\t6\n"])
 def test_ratings_are_not_taken_for_lists(tmp_path, text):
     path = tmp_path / "x.txt"
@@ -200,7 +143,7 @@ PIECES += ["user", "item_id", "rating", "user,item\n", "1,2\n", "1 2 3 881250949
 @given(
     text=st.lists(st.sampled_from(PIECES), max_size=40).map("".join),
     encoding=st.sampled_from(["utf-8", "utf-16"]),
-    format=st.sampled_from(["auto", "lists", "netflix"]),
+    format=st.sampled_from(["auto", "lists"]),
 )
 def test_any_text(text, encoding, format):
     with tempfile.TemporaryDirectory() as folder:
@@ -249,10 +192,7 @@ def test_byte_order_marks_of_lists(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"min_rating": "3"}, "min_rating='3' must be a finite number"),
-        ({"min_rating": 3}, "min_rating is 3, but .* has the format 'lists'"),
-        ({"min_rating": np.nan, "format": "netflix"}, "min_rating=nan.* finite number"),
-        ({"format": "ratings"}, "format is 'ratings'; pass one of"),
+        ({"format": "ratings"}, "format is 'ratings'; pass 'auto'"),
         ({"shape": 5}, r"shape=5 must be a tuple \(n_users, n_items\)"),
         ({"shape": (5,)}, r"shape=\(5,\)"),
         ({"shape": (5, 0)}, r"shape\[1\]=0 must be an integer of at least 1"),
@@ -271,24 +211,17 @@ def test_load_interactions_rejects(tmp_path, arguments, message):
 @given(st.data())
 def test_lines_read_at_once_are_those_read_one_by_one(data):
     draw = lambda *values: data.draw(st.sampled_from(values))  # noqa: E731
-    format = draw("lists", "netflix")
     numbers = st.integers(0, 99).map(str) | st.sampled_from(["0" * 9 + "7", "12345678901"])
-    ratings = st.sampled_from(["5", "4.5", "1.", "-2", "+3", "5", "1e3", ".5", "nan", "1_0", ""])
     lines = []
     for _ in range(data.draw(st.integers(0, 7))):
-        if format == "lists":
-            line = draw(" ", "\t", "  ").join(data.draw(st.lists(numbers, max_size=4)))
-        elif draw(True, False, False):
-            line = f"{data.draw(numbers)}:"
-        else:
-            line = f"{data.draw(numbers)},{data.draw(ratings)},2005-01-01"
+        line = draw(" ", "\t", "  ").join(data.draw(st.lists(numbers, max_size=4)))
         at, typo = data.draw(st.integers(0, len(line))), draw("", "", "", " ", '"', ",", "\r", "x")
         lines.append(line[:at] + typo + line[at:])
     text = draw("\n", "\r\n").join(lines) + draw("", "\n")
 
     def rows(path):
         try:
-            return text_files.read_rows(str(path), format).tolist()
+            return text_files.read_rows(str(path)).tolist()
         except ValueError as error:
             return str(error)
 
@@ -297,22 +230,23 @@ def test_lines_read_at_once_are_those_read_one_by_one(data):
         path.write_text(text, encoding="utf-8", newline="")
         patch.setattr(text_files, "_AT_ONCE", 3)
         at_once = rows(path)
-        one_by_one = lambda lines: None, text_files._FUNCTIONS[format][1]
-        patch.setitem(text_files._FUNCTIONS, format, one_by_one)
+        patch.setattr(text_files, "_lists_at_once", lambda lines: None)
         assert rows(path) == at_once
 
 
-@each(
-    "text, format",
-    [
-        ("0 1 2\n3\n\n4 5\n" * 9, "lists"),
-        ("1:\n7,3,2005-09-06\n8,4,2005-09-06\n" * 9, "netflix"),
-    ],
-)
-def test_usual_files_are_not_read_line_by_line(text, format, tmp_path, monkeypatch):
-    (tmp_path / "file.txt").write_text(text, newline="")
-    expected = load_interactions(tmp_path / "file.txt", format=format)
-    functions = text_files._FUNCTIONS
-    monkeypatch.setitem(functions, format, (functions[format][0], None))
-    X = load_interactions(tmp_path / "file.txt", format=format)
+def test_usual_files_are_not_read_line_by_line(tmp_path, monkeypatch):
+    (tmp_path / "file.txt").write_text("0 1 2\n3\n\n4 5\n" * 9, newline="")
+    expected = load_interactions(tmp_path / "file.txt")
+    monkeypatch.setattr(text_files, "_list", None)
+    X = load_interactions(tmp_path / "file.txt")
     assert X.nnz and (expected != X).nnz == 0
+
+
+def test_pandas_reads_the_files_of_netflix(tmp_path):
+    (tmp_path / "combined_data_1.txt").write_text(
+        "1:\n2,5,2005-09-06\n9,3,2005-05-13\n3:\n2,1,2005\n"
+    )
+    table = pd.read_csv(tmp_path / "combined_data_1.txt", names=["user", "rating", "time"])
+    table["item"] = table["user"].where(table["rating"].isna()).ffill()
+    model = InteractionRecommender(PopularityRecommender(), value=None).fit(table.dropna())
+    assert model.user_ids_.tolist() == ["2", "9"] and model.item_ids_.tolist() == ["1:", "3:"]
