@@ -563,7 +563,6 @@ def _lines(*columns):
     )
 
 
-_USERS, _ITEMS = np.nonzero(HISTORIES)
 FILES = {
     "lists.txt": _lines(map(str, range(3)), ["1 2 3", "", "4 0"]).replace(b"\t", b" "),
     "rows.libfm": _lines(
