@@ -125,7 +125,10 @@ def check_component(component, X=None, **params):
         compared.value_and_gradients = partial(_compared, component)
         clone(model).set_params(**{axis: compared}).fit(X)
     if isinstance(component, Backbone) and not component.is_linear:
-        _check_backbone(component.bind(sparse.csr_array(X), 1), model.backbone_tables_, X.shape)
+        bound, X = component, sparse.csr_array(X)
+        if component._has_context:
+            bound = component.with_totals(component.read(X.shape[0]), X)
+        _check_backbone(bound.bind(X, 1), model.backbone_tables_, X.shape)
 
 
 def _refuse_unread(axis, component):

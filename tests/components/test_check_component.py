@@ -16,7 +16,7 @@ from numba import njit
 
 from freqfm import MFRecommender
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
-from freqfm.backbones import BACKBONES, Features
+from freqfm.backbones import BACKBONES, Context, Features
 from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import (
     BPR,
@@ -193,5 +193,6 @@ def test_other_components_of_the_package_pass(registry):
 def test_interactions_and_parameters_may_be_given():
     features, X = np.eye(7, 3), np.ones((7, 5)) - np.eye(7, 5)
     check_component(Features(user_features=features), X, loss="bpr", n_negatives=2)
+    check_component(Context(context=features, users=np.arange(7)), X.tolist())
     with pytest.raises(ValueError, match="user_features"):
         check_component(Features(user_features=features))
