@@ -685,7 +685,8 @@ class BlendRecommender(VersionStamp, BaseComposition):
         request = request.checked(n_queries, self.n_features_in_)
         exclude_seen, pool = check_flag("exclude_seen", exclude_seen), request
         if request.diversity:
-            pool, vectors = request.pool(), self._vectors_to_differ(request.vectors)
+            pool = request.pool(self.n_features_in_)
+            vectors = self._vectors_to_differ(request.vectors)
         items = np.full((n_queries, request.n), -1)
         scores = np.full(items.shape, -np.inf, dtype=np.float32)
         step = max(1, _PLACES // max(pool.n, len(self.estimators_) * self.n_candidates))
