@@ -46,10 +46,12 @@ from freqfm.backends.cpu.tables import (
     empty_occurrences,
     gather_row,
     move_row,
+    penalty_of,
     through_unit_row,
 )
 from freqfm.backends.cpu.team import Member, Team, part, wait
 from freqfm.backends.cpu.vectors import (
+    add_multiple,
     exponentials,
     largest_of_row,
     n_tiles,
@@ -288,7 +290,9 @@ def step_histories(rank, size, barrier, n, occurrences, gradients, move, scale):
 @inlined
 def _move_row(k, n_seen, gradient, move):
     """Step row ``k`` of a table along its gradient, the mean or sum over ``n_seen`` users."""
-    move_row(np.uint64(k), n_seen, 1.0, 0.0, gradient, move.table, move.step)
+    row = np.uint64(k)
+    add_multiple(penalty_of(move.step.rule, 1.0), move.table.weights[row], gradient)
+    move_row(row, n_seen, 0.0, gradient, move.table, move.step)
 
 
 @kernel
