@@ -86,7 +86,7 @@ def table():
     head, *rows = (line for line in _TABLE.splitlines() if line)
     columns = head.split()
     cells = ([cell.strip() for cell in row.split("  ") if cell.strip()] for row in rows)
-    return columns, {name: dict(zip(columns, of, strict=True)) for name, *of in cells}
+    return columns, {name: dict(zip(columns, values, strict=True)) for name, *values in cells}
 
 
 def check(where, part, error=None, **words):

@@ -138,7 +138,7 @@ class ModelPart:
             rows = tokens
             if entry.row_of is not None:
                 rows = np.empty_like(tokens)
-                row_of, row_in_part = (getattr(of, entry.row_of) for of in (model, part))
+                row_of, row_in_part = (getattr(weights, entry.row_of) for weights in (model, part))
                 rows[row_in_part] = row_of[tokens]
                 rows = rows[: copied.shape[1]]
             if copied.size:

@@ -296,7 +296,7 @@ class BaseRecommender(
 
     def _known_with(self, new):
         """Return all that the model knows, with the Interactions of a call by user."""
-        known = (of and of.matrix(new.shape) for of in (self._history, self._dislikes))
+        known = (kept and kept.matrix(new.shape) for kept in (self._history, self._dislikes))
         return Interactions(*known).plus(new, self._keeps_weights)
 
     def _given_dislikes(self, shape, dislikes):

@@ -78,7 +78,7 @@ class HeldOutUsers:
 
     def __init__(self, values, relevant, metric, k):
         self._relevant, self._metric, self._k = relevant, METRICS[metric], k
-        pairs = [pair_numbers(of) for of in values]
+        pairs = [pair_numbers(matrix) for matrix in values]
         union = np.unique(np.concatenate(pairs))
         users, items = np.divmod(union, relevant.shape[1])
         n_users = relevant.shape[0]
@@ -88,9 +88,9 @@ class HeldOutUsers:
         self._items = np.full((n_users, width), -1)
         self._items[users, places] = items
         self.values = np.zeros((len(values), n_users, width), dtype=np.float32)
-        for table, numbers, of in zip(self.values, pairs, values, strict=True):
+        for table, numbers, matrix in zip(self.values, pairs, values, strict=True):
             at = np.searchsorted(union, numbers)
-            table[users[at], places[at]] = of.data
+            table[users[at], places[at]] = matrix.data
 
     def scores(self, totals, users=slice(None)):
         """Return the score of each user, (n,), if items are ranked by ``totals``, (n, width)."""
@@ -117,7 +117,7 @@ def forward_selection(held_out, users):
     values = held_out.values[:, users]
     total, added, means = np.zeros_like(values[0]), [], []
     for _ in range(_STEPS):
-        found = [held_out.scores(total + of, users).mean() for of in values]
+        found = [held_out.scores(total + matrix, users).mean() for matrix in values]
         best = int(np.argmax(found))
         total += values[best]
         added.append(best)
@@ -134,7 +134,7 @@ def find_weights(held_out, generator):
     a standard error of the difference, over the same users.
     """
     n_members, n_users, _ = held_out.values.shape
-    single = np.array([held_out.scores(of) for of in held_out.values])
+    single = np.array([held_out.scores(matrix) for matrix in held_out.values])
     means = single.mean(axis=1)
     best = int(np.argmax(means))
     alone = np.eye(n_members)[best]
@@ -429,7 +429,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
             refuse_empty(X)
             options = {} if dislikes is None else {"dislikes": self._checked(dislikes)}
             seed = draw_seed(self.random_state)
-            members = [(name, self._prepared(of, seed)) for name, of in self._checked_members()]
+            members = [(name, self._prepared(one, seed)) for name, one in self._checked_members()]
             if isinstance(self.weights, str):
                 members = self._with_found_weights(members, X, X_val, options, seed)
             else:
@@ -482,7 +482,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
         if not weights.any():
             raise ValueError("weights are all 0; at least one estimator needs a weight.")
         weights = weights / weights.sum()
-        return [(*of, weight) for of, weight in zip(members, weights, strict=True) if weight]
+        return [(*one, weight) for one, weight in zip(members, weights, strict=True) if weight]
 
     def _with_found_weights(self, members, X, X_val, options, seed):
         """Return names, members and weights of those that are worth one, fitted to ``X``."""
@@ -501,7 +501,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
         tried = self._fit_members(members, history, options)
         announce(self.verbose, "finding the weights of the blend")
         weights, scores, blend = find_weights(
-            self._evaluation([of for _, of in tried], history, held_out, generator), generator
+            self._evaluation([one for _, one in tried], history, held_out, generator), generator
         )
         self.validation_scores_ = {
             name: float(score) for (name, _), score in zip(tried, scores, strict=True)
@@ -554,7 +554,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
         lists = [self._lists(member, {"users": users}) for member in members]
         metric, k = metric_and_k("scoring", self.scoring)
         k = k or self.n_recommendations
-        return HeldOutUsers([of.values for of in lists], take_rows(held_out, users), metric, k)
+        return HeldOutUsers([one.values for one in lists], take_rows(held_out, users), metric, k)
 
     @_of_members("partial_fit")
     def partial_fit(self, X, y=None, *, dislikes=None):
@@ -603,8 +603,8 @@ class BlendRecommender(VersionStamp, BaseComposition):
     def _weighted(self, values):
         """Return the weighted sum of the members' values, as a canonical matrix."""
         weighted = [
-            with_one_index_type(of) * np.float32(weight)
-            for of, weight in zip(values, self.weights_, strict=True)
+            with_one_index_type(matrix) * np.float32(weight)
+            for matrix, weight in zip(values, self.weights_, strict=True)
         ]
         return canonical_csr(functools.reduce(operator.add, weighted))
 
@@ -616,17 +616,17 @@ class BlendRecommender(VersionStamp, BaseComposition):
         n, numbers = max(1, int(np.diff(pairs.indptr).max(initial=0))), pair_numbers(pairs)
         values, rest = np.zeros((len(lists), pairs.nnz)), np.full(pairs.nnz, -np.inf)
         options = {"candidates": pairs, "exclude_seen": False, "n_recommendations": n}
-        for at, (member, of) in enumerate(zip(self.estimators_, lists, strict=True)):
+        for at, (member, listed) in enumerate(zip(self.estimators_, lists, strict=True)):
             items, scores = member.recommend(**query, **options)
             users, places = np.nonzero(items >= 0)
             found = np.searchsorted(numbers, users * pairs.shape[1] + items[users, places])
-            units = (scores[users, places] - of.least[users, 0]) / of.spread[users, 0]
+            units = (scores[users, places] - listed.least[users, 0]) / listed.spread[users, 0]
             values[at, found] = np.maximum(units, 0)
             if at == self._main:
                 rest[found] = _below_zero(units)
         total = np.zeros(pairs.nnz, dtype=np.float32)
-        for weight, of in zip(self.weights_, values.astype(np.float32), strict=True):
-            total += np.float32(weight) * of
+        for weight, row in zip(self.weights_, values.astype(np.float32), strict=True):
+            total += np.float32(weight) * row
         return np.where(total > 0, total, rest).astype(np.float32)
 
     @property
@@ -710,11 +710,11 @@ class BlendRecommender(VersionStamp, BaseComposition):
     def _rank(self, query, request, exclude_seen):
         """Return the best items of some users, and their scores."""
         lists = self._all_lists(query)
-        total = self._weighted([of.values for of in lists])
+        total = self._weighted([listed.values for listed in lists])
         if not exclude_seen:
             # Which items these are is up to the members; their scores follow from the same lists.
-            more = [self._lists(of, query, exclude_seen=False) for of in self.estimators_]
-            total = canonical_csr(self._weighted([of.values for of in more]) + total)
+            more = [self._lists(member, query, exclude_seen=False) for member in self.estimators_]
+            total = canonical_csr(self._weighted([listed.values for listed in more]) + total)
             total.data = self._of_pairs(query, total, lists)
         total = _allowed(total, request)
         items, scores = _top(*_padded(total, request.n), request.n)
@@ -728,7 +728,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
             items[short], scores[short] = _top(*both, request.n)
         return items, scores
 
-    def _rest(self, query, of, short, known, request, exclude_seen):
+    def _rest(self, query, listed, short, known, request, exclude_seen):
         """Return items in no list, and their scores, of users with too few others."""
         items, scores = self.estimators_[self._main].recommend(
             **query,
@@ -739,7 +739,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
         )
         numbers = np.arange(len(short))[:, None] * known.shape[1] + items
         new = (items >= 0) & ~are_among(pair_numbers(known), numbers)
-        units = (scores - of.least[short]) / of.spread[short]
+        units = (scores - listed.least[short]) / listed.spread[short]
         return np.where(new, items, -1), np.where(new, _below_zero(units), -np.inf)
 
     def _vectors_to_differ(self, vectors):
@@ -846,7 +846,7 @@ class BlendRecommender(VersionStamp, BaseComposition):
             member.similar_items(rows, n, candidates=request.candidates, exclude=request.exclude)
             for member in self.estimators_
         ]
-        total = self._weighted([_as_rows(*of, self.n_features_in_) for of in found])
+        total = self._weighted([_as_rows(*best, self.n_features_in_) for best in found])
         return of_single(items, _top(*_padded(total, request.n), request.n))
 
     @_of_members("explain")
@@ -877,12 +877,12 @@ class BlendRecommender(VersionStamp, BaseComposition):
         lists, parts, shares = self._all_lists(query), {}, {}
         pair = sparse.csr_array(([1.0], ([0], [item])), shape=(1, self.n_features_in_))
         score = float(self._of_pairs(query, canonical_csr(pair), lists)[0])
-        for name, of, weight in zip(self.named_estimators_, lists, self.weights_, strict=True):
+        for name, listed, weight in zip(self.named_estimators_, lists, self.weights_, strict=True):
             found = self.named_estimators_[name].explain(user, item, X)
-            units = max(0.0, (found.score - of.least[0, 0]) / of.spread[0, 0])
+            units = max(0.0, (found.score - listed.least[0, 0]) / listed.spread[0, 0])
             shares[name] = float(weight * units)
             for one, share in zip(found.history, found.contributions, strict=True):
-                part = weight / of.spread[0, 0] * share if units else 0.0
+                part = weight / listed.spread[0, 0] * share if units else 0.0
                 parts[int(one)] = parts.get(int(one), 0.0) + part
         history, contributions = np.array(list(parts), np.int64), np.array(list(parts.values()))
         order = np.argsort(-contributions, kind="stable")

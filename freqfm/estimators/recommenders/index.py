@@ -155,7 +155,7 @@ class VectorIndex(NamedTuple):
             exclude = unlearned if exclude is None else np.concatenate([exclude, unlearned])
         options = {"exclude": hidden, "exclude_for_all": exclude, "candidates": request.candidates}
         if sparse.issparse(self.table):
-            options |= {name: of for name, of in self.options.items() if name != "device"}
+            options |= {name: value for name, value in self.options.items() if name != "device"}
             found, scores = sparse_top_k(queries, self.table, request.n, **options)
             return found.astype(np.int64), scores
         options |= {"unit_columns": self.n_unit, **self.options}

@@ -151,7 +151,7 @@ class Interactions:
         if self.queries is not None:
             kept, held_out = parted(self.X, self.queries.users, kept)
         likes = kept, held_out
-        return [replace(self, X=X, dislikes=of) for X, of in zip(likes, disliked, strict=True)]
+        return [replace(self, X=X, dislikes=part) for X, part in zip(likes, disliked, strict=True)]
 
     def validated_on(self, model, X_val, scorer, dislikes):
         """Return those held-out interactions given to ``fit`` that a model of these can find.
@@ -336,7 +336,7 @@ def noise_edge(X, item_counts):
 
     See the notes of GraphFilterRecommender.
     """
-    n, m = (X.nnz / np.count_nonzero(of) for of in (np.diff(X.indptr), item_counts))
+    n, m = (X.nnz / np.count_nonzero(counts) for counts in (np.diff(X.indptr), item_counts))
     return float((n**-0.5 + m**-0.5) ** 2)
 
 

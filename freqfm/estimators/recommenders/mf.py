@@ -422,7 +422,7 @@ class MFRecommender(GradientRecommender):
                 self.backbone_tables_ = {}
         n_known = {side: 0 if reset else len(getattr(self, f"{side}_factors_")) for side in _SIDES}
         counts = np.diff(data.indptr), data.item_counts
-        counts = {s: of[n:] for (s, n), of in zip(n_known.items(), counts, strict=True)}
+        counts = {s: count[n:] for (s, n), count in zip(n_known.items(), counts, strict=True)}
         rows_of = self._first_rows if reset else self._new_rows
         rows = rows_of(data, components, counts, n_known)
         has_margins = components.margins if reset else hasattr(self, "user_margins_")
@@ -481,7 +481,7 @@ class MFRecommender(GradientRecommender):
                 f"items, and backbone={shown(self.backbone)} takes no new ones; call fit for a "
                 f"new model."
             )
-        return {name: (of, _counts_of_rows(name, len(of), counts)) for name, of in rows.items()}
+        return {name: (own, _counts_of_rows(name, len(own), counts)) for name, own in rows.items()}
 
     def _compute_vectors(self, backbone, shape):
         """Set the vectors of as many users and items; return the backbone's context."""
