@@ -19,6 +19,7 @@ from freqfm import (
     MFRecommender,
     PopularityRecommender,
 )
+from freqfm._numba.jit import JIT_DISABLED, KERNELS
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
 from freqfm.metrics import dislike_rate_at_k, ndcg_at_k, ranking_report, recall_at_k
@@ -117,6 +118,18 @@ def test_every_ranking_loss_lowers_dislikes(name):
 
     shares = [share_above(one) for one in (without, least, most)]
     assert shares[0] < shares[1] < shares[2]
+
+
+@pytest.mark.skipif(JIT_DISABLED, reason="nothing is compiled")
+def test_kernels_are_compiled_once_with_dislikes_and_without():
+    rows = X.copy()
+    rows.indices, rows.indptr = rows.indices.astype(np.int64), rows.indptr.astype(np.int64)
+    for likes, history in (LIKES, LIKES), (rows, rows):
+        made("bpr").fit(likes).transform(history)
+    names = "pairwise_train", "fold_in_rows"
+    found = {kernel.__name__: kernel.signatures for kernel in KERNELS}
+    found = {name: kinds for name, kinds in found.items() if name.startswith(names)}
+    assert found and max(map(len, found.values())) == 1
 
 
 def test_weights_of_dislikes_in_least_squares():

@@ -227,7 +227,8 @@ def fold_in(problem, histories, n_threads, formulas=None, disliked=None):
     if disliked is None:
         empty = np.zeros(0, np.int32), np.zeros(0, np.float32)
         disliked = DislikedItems(np.zeros(n + 1, np.int64), *empty, 0.0)
-    disliked = disliked._replace(inverse=np.float32(disliked.inverse))
+    items, inverse = disliked.items.astype(np.int32, copy=False), np.float32(disliked.inverse)
+    disliked = disliked._replace(items=items, inverse=inverse)
     n_threads = max(1, min(n_threads, n))
     if n * problem.n_steps * problem.others.size < _WORTH_SEVERAL_THREADS:
         n_threads = 1

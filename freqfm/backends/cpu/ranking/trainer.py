@@ -92,7 +92,7 @@ class CPURankingTrainer(TableTrainer, RankingTrainer):
             draws=self._draws,
             draw=self._draw,
             proposal=proposal,
-            negatives=negatives,
+            negatives=None if negatives is None else negatives.astype(np.int32, copy=False),
             inverse_temperatures=inverse_temperatures,
             statistics=statistics,
         )
