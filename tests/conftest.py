@@ -16,15 +16,18 @@ gc.disable()
 # the same time, factorization machines come first and recommenders in the second half; what uses
 # kernels of both, as custom components do, comes later, when other tests have compiled them.
 _ORDER = (
-    ("test_rafm",),
-    ("test_fm", "test_de", "test_streams", "test_word2vec"),
-    ("test_dask",),
+    ("cpu/test_rafm", "fm/test_rafm"),
+    ("cpu/test_fm", "cpu/test_de", "cpu/test_ff", "cpu/test_fw", "datasets/test_streams"),
+    ("fits/test_word2vec", "fm/"),
+    ("cluster/",),
     (),  # the rest
-    ("test_jit", "test_learned_arrays"),
-    ("test_als", "test_fold_in", "test_interactions", "test_lightgcn", "test_mf", "test_ranking"),
-    ("test_samplers",),
-    ("test_resume", "test_topk", "test_vae"),
-    ("test_cuda", "test_numpy_backend"),
+    ("compiled/test_jit", "fits/test_learned_arrays"),
+    ("recommenders/test_als", "recommenders/test_mf", "interactions/test_interactions"),
+    ("components/test_lightgcn", "components/test_mf", "cpu/test_fold_in", "cpu/test_mf"),
+    ("cpu/test_ranking", "evaluation/test_ranking"),
+    ("components/test_samplers",),
+    ("fits/", "cpu/test_topk", "cpu/test_vae", "recommenders/test_vae"),
+    ("cuda/", "cpu/test_numpy_backend"),
 )
 # Formulas of these components make kernels of their own, which take longer to compile than their
 # tests to run: others train the same way in the tests that are not slow. Files, and parameters.
@@ -40,10 +43,11 @@ _SLOW = (
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
 def pytest_collection_modifyitems(items):
     """Mark the tests of some components, and order all by their files."""
+    rest = _ORDER.index(())
 
     def place(item):
-        found = (i for i, files in enumerate(_ORDER) if item.path.stem.startswith(files))
-        return next(found, _ORDER.index(()))
+        name = f"{item.path.parent.name}/{item.path.stem}"
+        return next((i for i, files in enumerate(_ORDER) if name.startswith(files)), rest)
 
     for item in items:
         parameters = item.name.removeprefix(getattr(item, "originalname", item.name))
