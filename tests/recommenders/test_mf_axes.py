@@ -141,6 +141,7 @@ def test_the_weight_of_negatives_goes_by_the_density():
         weight_of(10, (9, 9), CCL(negative_weight="ten"))
 
 
+@pytest.mark.slow  # a kernel of its own for each weight
 def test_users_are_folded_in_with_the_weight_of_the_fit():
     X = make_interactions(60, 40, 500, random_state=0)
     params = {"n_components": 4, "max_iter": 3, "random_state": 0}
