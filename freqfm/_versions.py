@@ -4,8 +4,6 @@ import platform
 import sys
 from importlib import metadata
 
-from freqfm._messages import warn_user
-
 __version__ = "0.1.0"
 
 # The item of an estimator's stored state that holds the version which stored it.
@@ -28,6 +26,8 @@ class VersionStamp:
         state = dict(state)
         stored = state.pop(_STAMP, __version__)
         if stored != __version__:
+            from freqfm._messages import warn_user  # imports NumPy
+
             warn_user(
                 f"This {type(self).__name__} was stored by freqfm {stored} and is loaded by "
                 f"freqfm {__version__}, which may predict differently or fail. Load it with "
