@@ -625,14 +625,10 @@ def count_threads(n_jobs):
     """
     if n_jobs is None:
         return available_threads()
-    if isinstance(n_jobs, (bool, np.bool_)) or not isinstance(n_jobs, Integral):
+    if isinstance(n_jobs, (bool, np.bool_)) or not isinstance(n_jobs, Integral) or n_jobs == 0:
         raise InvalidParameterError(
             f"n_jobs={shown(n_jobs)} is not a number of threads; give a positive integer, -1 for "
             f"all cores, or None."
-        )
-    if n_jobs == 0:
-        raise ValueError(
-            "n_jobs=0 has no meaning; give a positive number of threads, -1 for all cores, or None."
         )
     n_cores = cores()
     if n_jobs > n_cores:

@@ -433,7 +433,7 @@ def malformed(n):
         (
             lambda: ranking_report(RELEVANT, RANKED, item_vectors=np.eye(8)),
             ValueError,
-            r"item_vectors has the shape \(8, 8\), but relevant has 7 columns",
+            "item_vectors has 8 rows, but there are 7 items",
         ),
     ],
 )

@@ -292,7 +292,7 @@ def test_components(clicks):
 
 def test_predict_without_threads(clicks):
     model = model_of(FMRegressor).fit(*clicks).set_params(n_jobs=0)
-    with pytest.raises(ValueError, match="n_jobs=0 has no meaning"):
+    with pytest.raises(ValueError, match="n_jobs=0 is not a number of threads"):
         model.predict(clicks[0])
 
 
