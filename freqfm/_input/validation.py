@@ -837,8 +837,8 @@ def refuse_masked(name, values):
         )
 
 
-def layer_sizes(name, sizes, empty_allowed):
-    """Return the sizes of hidden layers as a list of int.
+def check_sizes(name, sizes, empty_allowed):
+    """Return sizes, as those of hidden layers, as a list of int.
 
     Raises
     ------

@@ -12,7 +12,13 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit
 from sklearn.utils import Bunch, check_random_state
 
-from freqfm._input.validation import check_count, check_flag, check_integer, check_number
+from freqfm._input.validation import (
+    check_count,
+    check_flag,
+    check_integer,
+    check_number,
+    check_sizes,
+)
 from freqfm._messages import shown
 
 TAILS = ("zipf", "exponential")
@@ -119,7 +125,7 @@ def make_clicks(
     [0, 50, 70]
     """
     check_flag("return_model", return_model)
-    sizes = _check_n_tokens(n_tokens)
+    sizes = check_sizes("n_tokens", n_tokens, empty_allowed=False)
     check_integer("n_samples", n_samples, 1)
     check_integer("n_components", n_components, 1)
     check_number("tail_exponent", tail_exponent, 0, np.inf)
@@ -218,20 +224,6 @@ def _intercept_for_rate(score, click_rate):
     low = logit(click_rate) - score.max() - 1.0
     high = logit(click_rate) - score.min() + 1.0
     return float(brentq(lambda b: expit(b + score).mean() - click_rate, low, high))
-
-
-def _check_n_tokens(n_tokens):
-    """n_tokens as a list of int."""
-    try:
-        sizes = [] if isinstance(n_tokens, (str, bytes)) else list(n_tokens)
-    except TypeError:
-        sizes = []
-    if not sizes:
-        raise ValueError(
-            f"n_tokens is {shown(n_tokens)}; pass a sequence with the number of tokens of each "
-            "field, such as (1000, 100)."
-        )
-    return [check_integer(f"n_tokens[{field}]", size, 1) for field, size in enumerate(sizes)]
 
 
 # Users are drawn in blocks of about this many interactions, to bound memory.

@@ -163,9 +163,9 @@ def test_one_row_of_one_token():
     [
         ({"n_samples": 0}, "n_samples=0 must be an integer of at least 1"),
         ({"n_samples": 10.5}, "n_samples=10.5"),
-        ({"n_tokens": ()}, r"n_tokens is \(\); pass a sequence"),
-        ({"n_tokens": 7}, "n_tokens is 7; pass a sequence"),
-        ({"n_tokens": (5, 0)}, r"n_tokens\[1\]=0 must be an integer of at least 1"),
+        ({"n_tokens": ()}, r"n_tokens=\(\) must be a list of positive whole"),
+        ({"n_tokens": 7}, "n_tokens=7 must be a list of positive whole"),
+        ({"n_tokens": (5, 0)}, r"n_tokens=\(5, 0\) must be a list of positive whole"),
         ({"n_samples": 2**30}, "int32 indices can hold; pass fewer rows"),
         ({"tail": "pareto"}, "tail is 'pareto'; pass one of"),
         ({"tail_exponent": -1}, "tail_exponent=-1 must be a finite number"),

@@ -19,7 +19,7 @@ from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_input,
     check_memory,
-    layer_sizes,
+    check_sizes,
 )
 from freqfm._machine import aligned_zeros
 from freqfm._sklearn import Interval
@@ -517,7 +517,7 @@ class FactorsWithTower(FactorsWithDense):
 
     def _widths(self, fields):
         """Return the widths of the input and of every layer, according to the parameters."""
-        hidden = layer_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=True)
+        hidden = check_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=True)
         n_fields = 1 if fields is None else count_fields(fields)
         return np.array([n_fields * int(self.n_components), *hidden], dtype=np.int64)
 

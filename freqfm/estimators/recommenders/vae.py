@@ -19,8 +19,8 @@ from freqfm._input.rows import take_rows
 from freqfm._input.validation import (
     as_kernel_input,
     check_memory,
+    check_sizes,
     count_threads,
-    layer_sizes,
 )
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
@@ -567,8 +567,8 @@ class FastVAERecommender(GradientRecommender):
     def _sizes(self):
         """Return the sizes of the encoder's and the decoder's hidden layers."""
         return (
-            layer_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=False),
-            layer_sizes("decoder_layer_sizes", self.decoder_layer_sizes, empty_allowed=True),
+            check_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=False),
+            check_sizes("decoder_layer_sizes", self.decoder_layer_sizes, empty_allowed=True),
         )
 
     def _resolve_components(self, X, known):
