@@ -129,7 +129,7 @@ def assert_counted(model, n_epochs, likes, *more):
         assert_array_equal(array, of_likes)
 
 
-@each("model", MACHINES)
+@pytest.mark.parametrize("model", MACHINES, ids=lambda model: type(model).__name__)
 def test_an_array_of_features(model, of_features, tmp_path):
     model = clone(model).set_params(**SHORT, early_stopping=False).fit(ROWS, Y)
     assert_array_equal(model._of_features, 1 + 3 * model.token_counts_)
@@ -149,7 +149,8 @@ def test_an_array_of_features(model, of_features, tmp_path):
         model.partial_fit(np.full((3, model.n_features_in_), 1e38), [0, 1, 0])
     assert_array_equal(model._of_features, more)
     fields = {"fields": FIELDS[:12]} if fields else {}
-    model.set_params(**fields, max_iter=30, early_stopping=True, n_iter_no_change=2).fit(ROWS, Y)
+    model.set_params(**fields, max_iter=10, early_stopping=True, validation_fraction=0.3)
+    model.set_params(alpha_linear=1.0, alpha_factors=1.0, n_iter_no_change=2).fit(ROWS, Y)
     n_epochs = model.best_iter_ + min(model._n_settling, model.best_iter_)
     assert_array_equal(model._of_features, 1 + n_epochs * model.token_counts_)
     with pytest.raises(Killed):
@@ -195,7 +196,7 @@ def test_arrays_of_users_do_not_fit_a_model_without_any(monkeypatch):
             assert_array_equal(model._of_items, expected + count_columns(known))
 
 
-@each("name", RECOMMENDERS)
+@pytest.mark.parametrize("name", RECOMMENDERS)
 def test_arrays_of_users_and_items(name, of_both, tmp_path):
     model = clone(RECOMMENDERS[name]).set_params(**SHORT).fit(LIKES)
     assert_counted(model, 3, LIKES)

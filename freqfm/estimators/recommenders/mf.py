@@ -553,11 +553,10 @@ class MFRecommender(GradientRecommender):
         super()._check_continues(known, components, mode)
 
     def _check_trainable(self):
+        tables = getattr(self, "backbone_tables_", {})
+        fits = isinstance(tables, dict) and all(isinstance(name, str) for name in tables)
+        LearnedArrays(self).require(fits, "backbone_tables_", "is not a dict of tables")
         super()._check_trainable()
-        learned, tables = LearnedArrays(self), getattr(self, "backbone_tables_", {})
-        learned.require(isinstance(tables, dict), "backbone_tables_", "is not a dict of tables")
-        for name, table in tables.items():
-            learned.array(f"backbone_tables_[{name!r}]", (None, None), "f", value=table)
 
     def _place_new_users(self, data):
         """Return the initial vectors of new users, at the length of trained ones.
