@@ -192,6 +192,10 @@ class FactorsByField(FieldsParameter, PlainFactors):
             )
         return list(range(n_features)), np.arange(n_features, dtype=np.int32)
 
+    def _check_shapes(self, learned, sizes):
+        learned.array("fields_", (sizes["features"],), "i")
+        super()._check_shapes(learned, sizes)
+
     def _refuse_categories(self, given, X):
         if self.fields is None and not isinstance(given, CarriesFields):
             found = _find_categories(X)
@@ -232,6 +236,10 @@ class FactorsWithDense(PlainFactors):
     def _has_dense(self):
         """Whether there are any dense weights; without, the model is a plain one."""
         return self._dense.size > 0
+
+    def _check_shapes(self, learned, sizes):
+        super()._check_shapes(learned, sizes)
+        learned.array("_dense", (sizes["outputs"], None))
 
     def _learned_weights(self):
         return [*super()._learned_weights(), *(_DENSE[:1] if self._has_dense else ())]
