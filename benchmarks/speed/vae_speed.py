@@ -112,7 +112,7 @@ class Freqfm:
         components = model._begin(components, given, given, given, STARTS)
         for array in trained_arrays(model):
             array += 0  # memory that was never written costs time at its first use
-        self.task = TimedTrainer(model, components, given.X, given, None, n_threads)
+        self.task = TimedTrainer(model, components, given, given, None, n_threads)
         self.n_epochs = 0
 
     def epoch(self):

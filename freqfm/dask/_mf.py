@@ -162,7 +162,7 @@ class UserTrainer(RoundTrainer):
         # Temperatures depend on all interactions of these users, not on those of a round.
         known = Known(X, n_known, model.item_counts_)
         for part in _parts_of_users(X, n_rounds, model._seed):
-            arguments = model, components, part, known, None, n_threads
+            arguments = model, components, Interactions(part), known, None, n_threads
             trainer = MFTrainer(*arguments) if part.nnz else None
             # Every item may be drawn as a negative.
             counts = np.bincount(part.indices, minlength=X.shape[1]) + part.nnz / X.shape[1]

@@ -285,7 +285,7 @@ def test_memory_of_the_full_softmax_does_not_grow_with_the_items():
     for n_items in (1000, 50_000):
         X = sparse.csr_array(np.eye(50, n_items, dtype=np.float32))
         model = FastVAERecommender(5, max_iter=1, random_state=0, n_jobs=1).fit(X)
-        task = VAETrainer(model, model._resolve_components(X, X), X, Interactions(X), None, 1)
+        task = VAETrainer(model, model._resolve_components(X, X), *[Interactions(X)] * 2, None, 1)
         sizes.append(sum(array.nbytes for array in task._trainer._scratch))
     assert sizes[0] == sizes[1]
 
@@ -305,7 +305,7 @@ def test_the_default_rate_falls_over_a_fit_and_a_given_one_does_not(rate, falls)
     X = make_interactions(60, 30, 600, random_state=0)
     model = FastVAERecommender(4, learning_rate=rate, max_iter=1, random_state=0, n_jobs=1).fit(X)
     model.set_params(max_iter=60)
-    task = VAETrainer(model, model._resolve_components(X, X), X, Interactions(X), None, 1)
+    task = VAETrainer(model, model._resolve_components(X, X), *[Interactions(X)] * 2, None, 1)
     moved, before = [], model.item_factors_.copy()
     for epoch in range(1, 62):
         task.run_epoch(epoch)

@@ -40,7 +40,7 @@ def task_of(loss, batch_size, seed, **params):
     given = model._read(X, reset=True)
     components = model._resolved(given, given, STARTS)
     components = model._begin(components, given, given, given, STARTS)
-    return MFTrainer(model, components, given.X, given, score=None, n_threads=1)
+    return MFTrainer(model, components, given, given, score=None, n_threads=1)
 
 
 @pytest.mark.parametrize("batch_size", [5, 32, 10_000])

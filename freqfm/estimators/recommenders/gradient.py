@@ -226,17 +226,15 @@ class RecommenderTrainer(TrainingTask):
     components : NamedTuple
         The components of the fit; among them ``optimizer``, ``temperature``, and
         ``n_falling_steps``, over which the learning rate falls linearly, or None.
-    X : csr_array of shape (n_users, n_items)
-        The interactions to train on. Canonical; values are weights.
-    known : Interactions
-        All that the model is trained on, by user: in ``partial_fit`` X is what is new.
+    interactions, known : Interactions
+        What to train on, and all that the model is trained on, by user; see ``_make_trainer``.
     score : callable or None
         Returns the validation score of the model.
     n_threads : int
     """
 
-    def __init__(self, model, components, X, known, score, n_threads):
-        self.model, self.components, self.X = model, components, X
+    def __init__(self, model, components, interactions, known, score, n_threads):
+        self.model, self.components, self.X = model, components, interactions.X
         self._known, self._score, self._n_threads = known, score, n_threads
         self.optimizer, self._seed = components.optimizer, int(model._seed)
         self.tables, self.training = model._tables(), model._training

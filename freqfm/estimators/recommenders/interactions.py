@@ -132,6 +132,11 @@ class Interactions:
         dislikes = new.dislikes if dislikes is None else dislikes
         return Interactions(without(X, new.dislikes), dislikes)
 
+    def dislikes_beside(self, known):
+        """Return the dislikes of users with known likes; None if there are none."""
+        found = None if self.dislikes is None else of_users(self.dislikes, known.X)
+        return found if found is not None and found.nnz else None
+
     def beside_likes(self, known):
         """Return these dislikes with the likes that are known of their users."""
         return replace(self, X=of_users(known.X, self.dislikes))

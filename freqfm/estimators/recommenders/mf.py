@@ -43,7 +43,6 @@ from freqfm.estimators.recommenders.fold_in import (
 )
 from freqfm.estimators.recommenders.gradient import GradientRecommender, draw_rows
 from freqfm.estimators.recommenders.index import Queries, Request, of_single
-from freqfm.estimators.recommenders.interactions import of_users
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import RESUMES, check_size
 from freqfm.estimators.state import Learned, make_trainable
@@ -577,16 +576,12 @@ class MFRecommender(GradientRecommender):
         self._fold_in = FoldIn.of(components, self._history, shape, generator)
 
     def _make_trainer(self, components, interactions, known, score):
-        X, dislikes = interactions.X, interactions.dislikes
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
         make_trainable(self, align=True)
         for name in _FACTORS:
             setattr(self, f"{name}_", as_aligned(getattr(self, f"{name}_")))
-        dislikes = None if dislikes is None else of_users(dislikes, known.X)
-        if dislikes is not None and not dislikes.nnz:
-            dislikes = None
-        return MFTrainer(self, components, X, known, score, n_threads, dislikes)
+        return MFTrainer(self, components, interactions, known, score, n_threads)
 
     # Vectors.
 

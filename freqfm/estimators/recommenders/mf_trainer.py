@@ -27,7 +27,7 @@ from freqfm.backends.base import (
 )
 from freqfm.backends.support import check
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
-from freqfm.estimators.recommenders.interactions import are_among, pair_numbers
+from freqfm.estimators.recommenders.interactions import Interactions, are_among, pair_numbers
 from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
 from freqfm.formulas import codes
 from freqfm.losses import BPR, PairwiseLoss, VectorLoss
@@ -53,11 +53,6 @@ _LARGEST_RATIO = 100
 class MFTrainer(RecommenderTrainer):
     """Epochs over the interactions of a recommender; for parameters see ``RecommenderTrainer``.
 
-    Parameters
-    ----------
-    dislikes : csr_array of shape (n_users, n_items), default=None
-        Those of users with likes, see ``DislikesTrainer``; canonical, with positive weights.
-
     Attributes
     ----------
     vectors : dict of str to ndarray
@@ -70,10 +65,11 @@ class MFTrainer(RecommenderTrainer):
 
     _names = "user_factors_", "item_factors_"
 
-    def __init__(self, model, components, X, known, score, n_threads, dislikes=None):
+    def __init__(self, model, components, interactions, known, score, n_threads):
+        X, dislikes = interactions.X, interactions.dislikes_beside(known)
         if dislikes is not None:
             components = _beside_dislikes(components, X, dislikes)
-        super().__init__(model, components, X, known, score, n_threads)
+        super().__init__(model, components, interactions, known, score, n_threads)
         self.vectors = {"user_factors": model.user_factors_, "item_factors": model.item_factors_}
         self.margins = {name: self.tables[name] for name in _MARGINS if name in self.tables}
         loss, counts = components.loss, known.item_counts
@@ -367,7 +363,8 @@ class DislikesTrainer(MFTrainer):
             margins=False,
             auxiliary=(),
         )
-        super().__init__(likes.model, components, X, likes._known, None, likes._n_threads)
+        arguments = components, Interactions(X), likes._known, None, likes._n_threads
+        super().__init__(likes.model, *arguments)
 
     def _sources(self):
         return [type(self._likes._source)]

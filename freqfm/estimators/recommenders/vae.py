@@ -32,6 +32,7 @@ from freqfm.estimators.recommenders.gradient import (
     RecommenderTrainer,
     draw_rows,
 )
+from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.trained import RESUMES, TrainedRecommender
 from freqfm.estimators.state import WEIGHTS, Learned, make_trainable
 from freqfm.estimators.training import check_unchanged
@@ -69,9 +70,9 @@ class VAETrainer(RecommenderTrainer):
     #: A remedy if training diverges, besides a smaller learning rate.
     divergence_hint = "scale the weights in X to about 1"
 
-    def __init__(self, model, components, X, known, score, n_threads):
-        super().__init__(model, components, X, known, score, n_threads)
-        self._users = np.flatnonzero(np.diff(X.indptr))
+    def __init__(self, model, components, interactions, known, score, n_threads):
+        super().__init__(model, components, interactions, known, score, n_threads)
+        self._users = np.flatnonzero(np.diff(self.X.indptr))
         self._batch_size = min(components.batch_size, len(self._users))
         self._random = backends.get()
         problem = self._problem()
@@ -646,11 +647,12 @@ class FastVAERecommender(GradientRecommender):
 
     def _make_trainer(self, components, interactions, known, score):
         make_trainable(self, align=True)
-        X = interactions.X
         if interactions is not known:
             # The encoder sees a user's whole history, and all other items are negatives.
-            X = take_rows(known.X, np.flatnonzero(np.diff(X.indptr)))
-        return VAETrainer(self, components, X, known, score, count_threads(self.n_jobs))
+            users = np.flatnonzero(np.diff(interactions.indptr))
+            interactions = Interactions(known.rows(users))
+        n_threads = count_threads(self.n_jobs)
+        return VAETrainer(self, components, interactions, known, score, n_threads)
 
     # Vectors.
 
