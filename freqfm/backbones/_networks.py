@@ -15,7 +15,7 @@ from freqfm._dense import (
     hidden_gradients,
     layer_gradients,
 )
-from freqfm._input.validation import layer_sizes
+from freqfm._input.validation import check_sizes
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.backbones._base import Backbone
@@ -221,7 +221,7 @@ class MLP(Backbone):
 
     def start(self, n_users, n_items, draw):
         """Return a table and dense layers for each side, see :class:`Backbone`."""
-        sizes = layer_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=True)
+        sizes = check_sizes("hidden_layer_sizes", self.hidden_layer_sizes, empty_allowed=True)
         tables = {}
         for side in _SIDES:
             rows = draw(side)
