@@ -741,11 +741,7 @@ def report_lists(ranked, n_items, item_counts=None, item_vectors=None):
     if item_counts is not None:
         per_user["novelty"] = novelty_at_k(ranked, item_counts, average=False)
     if item_vectors is not None:
-        if np.shape(item_vectors)[:1] != (n_items,):
-            raise ValueError(
-                f"item_vectors has the shape {np.shape(item_vectors)}, but relevant has {n_items} "
-                f"columns; give one vector for each item."
-            )
+        item_vectors = number_table("item_vectors", item_vectors, n_items)
         per_user["diversity"] = diversity_at_k(ranked, item_vectors, average=False)
     for name, numbers in per_user.items():
         numbers = numbers[~np.isnan(numbers)]
