@@ -6,6 +6,7 @@ pairs of their own before the likes of each epoch, and auxiliary terms, in each 
 """
 
 import contextlib
+import weakref
 
 import numpy as np
 
@@ -96,13 +97,15 @@ class MFTrainer(RecommenderTrainer):
             constants["thresholds"] = np.full(known.X.shape[0], np.nan, dtype=np.float32)
         self._thresholds = None if loss.k is None else constants["thresholds"]
         problem = self._problem(constants)
+        # Without cycles of references, memory is free as soon as the task is.
+        itself = weakref.proxy(self)
         for source in self._sources():
-            self._source = source(self)
+            self._source = source(itself)
             self._backend, self._trainer = self._source.start(problem)
             # With device="auto" the CPU trains what the GPU lacks.
             if self._backend.propagates or source is not GraphVectors:
                 break
-        self._before = [] if dislikes is None else [DislikesTrainer(self, dislikes)]
+        self._before = [] if dislikes is None else [DislikesTrainer(itself, dislikes)]
 
     def _sources(self):
         """Return the sources that fit the components, those that the device prefers first."""
