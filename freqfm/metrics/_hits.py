@@ -311,10 +311,10 @@ def as_csr(name, matrix):
         raise ValueError(f"{name} must be a matrix; got the shape {matrix.shape}. {_ADVICE}")
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {matrix.dtype}. {_ADVICE}")
+    check_finite(name, matrix)
     try:
         if sparse.issparse(matrix):
             matrix = checked_csr(matrix)
-        check_finite(name, matrix)
         with np.errstate(over="ignore"):
             matrix = canonical_csr(sparse.csr_array(matrix))
         # Values do not matter, and may be beyond float32. The data may belong to the caller.

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "_paths": {"_messages"},
     "_signals": set(),
     "_sklearn": set(),
-    "callbacks": {"_messages", "_paths"},
+    "callbacks": {"_input", "_messages", "_paths"},
     "_numba": {"_machine", "_messages", "_signals"},
     "_components": {"_numba", "_messages"},
     "_versions": {"_numba", "_machine", "_messages", "backends"},

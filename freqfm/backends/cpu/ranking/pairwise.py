@@ -78,6 +78,7 @@ class Losses(NamedTuple):
     values: np.ndarray
     by_positive: np.ndarray  #: the derivative; before that the score of the positive
     by_negative: np.ndarray
+    end: int  #: that of the items that the thread scores
 
 
 @inlined
@@ -172,24 +173,23 @@ def _until_one_ends():
 
 
 @inlined
-def _compare(first, last, r, end, batch, pairwise, items, scratch, losses):
+def _compare(first, last, r, batch, pairwise, items, scratch, losses):
     """Find the losses of row ``r``, whose items are listed from ``first`` to ``last``.
 
     All items are scored first, so that vector instructions compute the losses: one by one, these
     take as long as the dot products. The multiples of items become one over their lengths.
-    ``end`` is that of the items that this thread scores.
     """
     table, tokens, unit = items.table.weights, items.occurrences.tokens, scratch.units[r]
     inverse = pairwise.inverse_temperatures[user_of(batch, r), 0]
     multiples, stride, n = items.occurrences.multiples, 1 + pairwise.negatives.shape[1], 0
     for at in range(first, last, stride):
         score, multiples[at], other, multiples[at + 1] = _score_two(
-            at, end, unit, table, tokens, pairwise.cosine
+            at, losses.end, unit, table, tokens, pairwise.cosine
         )
         losses.by_positive[n], losses.by_negative[n] = inverse * score, inverse * other
         n += 1
         for q in range(at + 2, at + stride):
-            other, multiples[q] = _score(q, end, unit, table, tokens, pairwise.cosine)
+            other, multiples[q] = _score(q, losses.end, unit, table, tokens, pairwise.cosine)
             losses.by_positive[n], losses.by_negative[n] = inverse * score, inverse * other
             n += 1
     # Whole vectors: numbers beyond the last are of other rows, and ignored.
@@ -200,7 +200,7 @@ def _compare(first, last, r, end, batch, pairwise, items, scratch, losses):
 
 
 @inlined
-def _learn_positive(p, c, r, end, batch, pairwise, items, scratch, losses):
+def _learn_positive(p, c, r, batch, pairwise, items, scratch, losses):
     """Compare a positive with its negatives: add to the gradient of row ``r``; return the loss.
 
     ``c`` is where its losses begin. See ``_compare``.
@@ -215,7 +215,7 @@ def _learn_positive(p, c, r, end, batch, pairwise, items, scratch, losses):
     last = first + n_negatives
     score = ZERO
     if _until_one_ends():
-        score, multiples[first] = _score(first, end, unit, table, tokens, pairwise.cosine)
+        score, multiples[first] = _score(first, losses.end, unit, table, tokens, pairwise.cosine)
     loss = 0.0
     total, scale, last_scale = ZERO, multiples[first], ONE
     ended = False
@@ -224,7 +224,7 @@ def _learn_positive(p, c, r, end, batch, pairwise, items, scratch, losses):
             multiples[q] = ZERO
             continue
         if _until_one_ends():
-            other, last_scale = _score(q, end, unit, table, tokens, pairwise.cosine)
+            other, last_scale = _score(q, losses.end, unit, table, tokens, pairwise.cosine)
             value, by_positive, by_negative = pair_loss(inverse * score, inverse * other)
         else:
             value, last_scale = losses.values[c], multiples[q]
@@ -253,7 +253,7 @@ def _learn_positive(p, c, r, end, batch, pairwise, items, scratch, losses):
 
 
 @inlined
-def _learn_row(r, end, batch, pairwise, users, items, scratch, losses):
+def _learn_row(r, batch, pairwise, users, items, scratch, losses):
     """Find the loss and the gradient of a row: a user's positives against their negatives."""
     width = users.table.weights.shape[1]
     length = gather_user(
@@ -269,10 +269,10 @@ def _learn_row(r, end, batch, pairwise, users, items, scratch, losses):
     if not _until_one_ends():
         first = (begin - batch.first_pair) * (1 + n_negatives)
         last = (until - batch.first_pair) * (1 + n_negatives)
-        _compare(first, last, r, end, batch, pairwise, items, scratch, losses)
+        _compare(first, last, r, batch, pairwise, items, scratch, losses)
     for p in range(begin, until):
         c = (p - begin) * n_negatives
-        loss += _learn_positive(p, c, r, end, batch, pairwise, items, scratch, losses)
+        loss += _learn_positive(p, c, r, batch, pairwise, items, scratch, losses)
         weight += batch.data.weights[p]
     if pairwise.cosine:
         through_normalisation(scratch.gradients[r], scratch.units, r, width, ONE, length)
@@ -291,7 +291,6 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
     users, items, step = sides.users, sides.items, sides.step
     n_unit = items.table.weights.shape[1] if pairwise.cosine else 0
     values, positives, negatives = scratch.compared
-    losses = Losses(values[rank], positives[rank], negatives[rank])
     total_loss = 0.0
     total_weight = 0.0
     for b in range(span.first_batch, span.last_batch):
@@ -302,6 +301,7 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
         begin, end = _rows_of_member(member, batch)
         list_users(begin, end, batch, users.occurrences)
         first, last = _list_items(begin, end, batch, pairwise, items.occurrences)
+        losses = Losses(values[rank], positives[rank], negatives[rank], last)
         if step.rule.catch_up != CATCH_UP_NONE:
             catch_up_batch(member, n_users, users, n_occurrences, items, now)
         _prefetch_first(begin, end, first, last, batch, pairwise, users, items)
@@ -310,7 +310,7 @@ def pairwise_train(rank, size, barrier, span, pairwise, sides, scratch):
                 prefetch_element(pairwise.known_starts, user_of(batch, r + 2 * _ROWS_AHEAD))
             if r + _ROWS_AHEAD < end:
                 _prefetch_user(r + _ROWS_AHEAD, batch, pairwise, users)
-            _learn_row(r, last, batch, pairwise, users, items, scratch, losses)
+            _learn_row(r, batch, pairwise, users, items, scratch, losses)
         synchronize(member)
         if rank == 0:
             for r in range(n_rows):
@@ -334,7 +334,7 @@ class PairwiseFamily(Family):
             units=aligned_zeros((n_pairs, problem.width)),
             gradients=aligned_zeros((n_pairs, problem.width)),
             **numbers_of_rows(("losses", "weights"), n_pairs),
-            compared=tuple(row_scratch(longest, size) for _ in Losses._fields),
+            compared=tuple(row_scratch(longest, size) for _ in range(3)),
         )
 
     def _work_of_batch(self):
