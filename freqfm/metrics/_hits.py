@@ -311,17 +311,16 @@ def as_csr(name, matrix):
         raise ValueError(f"{name} must be a matrix; got the shape {matrix.shape}. {_ADVICE}")
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {matrix.dtype}. {_ADVICE}")
-    check_finite(name, matrix)
     try:
-        if sparse.issparse(matrix):
-            matrix = checked_csr(matrix)
-        with np.errstate(over="ignore"):
-            matrix = canonical_csr(sparse.csr_array(matrix))
-        # Values do not matter, and may be beyond float32. The data may belong to the caller.
-        matrix.data = np.where(np.signbit(matrix.data), -1, 1).astype(matrix.dtype)
-        return matrix
+        matrix = checked_csr(matrix) if sparse.issparse(matrix) else sparse.csr_array(matrix)
     except ValueError as error:
         raise ValueError(f"{name} cannot be used: {error}") from None
+    check_finite(name, matrix)
+    with np.errstate(over="ignore"):
+        matrix = canonical_csr(matrix)
+    # Values do not matter, and may be beyond float32. The data may belong to the caller.
+    matrix.data = np.where(np.signbit(matrix.data), -1, 1).astype(matrix.dtype)
+    return matrix
 
 
 # Indices are few if there are less than one for so many that there could be.

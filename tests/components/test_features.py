@@ -16,6 +16,7 @@ from freqfm import FastVAERecommender, MFRecommender
 from freqfm.backbones import Features
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders import mf_trainer
+from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.initializers import Initializer
 from freqfm.losses import MAWU
 from freqfm.optimizers import CFSGD, FASGD
@@ -238,7 +239,7 @@ def test_new_users_without_features_start_where_they_are_folded_in(groups):
     X, _, item_features = groups
     params = {**MF, "optimizer": "sgd", "learning_rate": 1e-9}
     model = MFRecommender(**params, backbone=Features(item_features=item_features)).fit(X[:80])
-    expected = model._place_new_users(X)
+    expected = model._place_new_users(Interactions.of(X))
     model.partial_fit(X)
     assert_allclose(model.user_factors_[80:], expected, atol=1e-6)
 

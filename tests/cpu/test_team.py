@@ -30,7 +30,7 @@ from freqfm import (
     FwFMClassifier,
     MFRecommender,
     RaFMClassifier,
-    _threads,
+    _machine,
 )
 from freqfm._input import validation as _validation
 from freqfm._input.validation import count_threads
@@ -45,7 +45,7 @@ from freqfm.backends.cpu.team import Team, wait
 pytestmark = pytest.mark.skipif(JIT_DISABLED, reason="plain Python has teams of one only")
 
 # What the fixture ``whole_teams`` replaces.
-free_cores, cores = team_module.free_cores, _threads.cores
+free_cores, cores = team_module.free_cores, _machine.cores
 current_core = team_module._current_core
 
 # Slots of two threads are a cache line apart.
@@ -294,8 +294,8 @@ def test_an_interrupt_at_the_begin_of_a_block_leaves_no_limit(monkeypatch, ctrl_
         signal.raise_signal(signal.SIGINT)
         return controller()
 
-    controller = _threads._controller
-    monkeypatch.setattr(_threads, "_controller", interrupted)
+    controller = _machine._controller
+    monkeypatch.setattr(_machine, "_controller", interrupted)
     with threadpoolctl.threadpool_limits(3, user_api="blas"):
         before = blas_threads()
         with pytest.raises(KeyboardInterrupt), single_threaded_blas():
@@ -602,10 +602,10 @@ def test_no_thread_works_after_an_interrupt(n_signals, interrupts):
 def test_cores_by_affinity_and_quota(monkeypatch):
     monkeypatch.setattr("joblib.cpu_count", lambda: 3)
     monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 8)
-    monkeypatch.setattr(_threads, "cores", cores.__wrapped__)
-    assert _threads.available_threads() == count_threads(None) == 3
+    monkeypatch.setattr(_machine, "cores", cores.__wrapped__)
+    assert _machine.available_threads() == count_threads(None) == 3
     monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 2)
-    assert _threads.available_threads() == 2
+    assert _machine.available_threads() == 2
 
 
 @pytest.mark.parametrize("n_jobs", [3, 100_000, 2**40])

@@ -268,6 +268,8 @@ def test_a_fit_whose_last_epoch_no_longer_improved_does_not_warn(score_name):
             def weights(self):
                 return [np.zeros(1)]
 
+            state = weights
+
         model = FMClassifier(max_iter=3)
         model.loss_curve_ = model.validation_scores_ = np.zeros(0)
         loop = EpochLoop(model, Task(), Phase(3, 10, score_name))
@@ -548,6 +550,8 @@ def test_weights_that_are_not_numbers_are_a_divergence_though_the_loss_is_finite
 
         def weights(self):
             return self.arrays
+
+        state = weights
 
     model, task, trial = FMRegressor(), Task(), Attempt()
     model.loss_curve_ = model.validation_scores_ = np.zeros(0)

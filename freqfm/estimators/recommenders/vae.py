@@ -191,7 +191,7 @@ class VAETrainer(RecommenderTrainer):
         # Biases are known exactly; quantizing them would waste codewords.
         n = table.shape[1] - 1
         if last is not None:
-            last = last._replace(codewords=last.codewords[:, :n])
+            last = recall_codewords(last.codewords[:, :n])
         codewords, codes = self._quantize(table, n, seed, last)
         codewords = np.pad(codewords, [(0, 0), (0, 1)])
         offsets = self._trainer.take(table, slice(None), slice(n, None))[:, 0]
