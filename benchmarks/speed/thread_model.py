@@ -208,7 +208,7 @@ def all_threads():
     """Let so many threads take part as are asked for."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(team, "free_cores", lambda wanted: wanted))
-        for module in "_threads", "_input.validation":
+        for module in "_machine", "_input.validation":
             stack.enter_context(mock.patch(f"freqfm.{module}.cores", lambda: 1024))
         yield
 

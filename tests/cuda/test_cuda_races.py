@@ -11,7 +11,6 @@ from freqfm import backends
 from freqfm._numba.jit import inlined
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.fm import batch as fm
-from freqfm.backends.cuda.fm import trainer as fm_trainer
 from freqfm.backends.cuda.groups import group_sum, synchronize_group
 
 NAMES = ["softmax", "drawn", "learned", "pairs", "own pairs", "alignment", "autoencoder"]
@@ -61,8 +60,7 @@ def test_races_are_found(phase, is_race):
 @pytest.mark.parametrize("case", NAMES)
 def test_phases_have_no_races(monkeypatch, case):
     # So that some tokens have several pieces.
-    for module in (fm, fm_trainer):
-        monkeypatch.setattr(module, "WINDOW", 8)
+    monkeypatch.setattr(fm, "WINDOW", 8)
     device = RacingDevice()
     monkeypatch.setattr(backends, "_cuda", lambda number: CUDABackend(device))
     CASES[case]()
