@@ -303,6 +303,10 @@ class BlendRecommender(VersionStamp, BaseComposition):
     A default fit takes about 250 CPU seconds for 590,733 interactions of 6,039 users with 3,628
     items (MovieLens-1M).
 
+    NDCG@20 of default members, one seed, beside that of the best of them: MovieLens-100K 0.4446 and
+    0.4411, MovieLens-1M 0.3973 and 0.3925, Gowalla 0.1621 and 0.1587
+    (``benchmarks/quality/blends.py``).
+
     A fit takes twice the time of its members, or less if some get no weight. A request takes the
     time of the requests of its members, and memory of 8 bytes for each of ``n_candidates`` of each
     member, for up to four million candidates at a time.
