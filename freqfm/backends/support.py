@@ -1,5 +1,7 @@
 """What can be used where: one table, from which errors and the guide take decisions and words."""
 
+import functools
+
 from freqfm.backends.base import CPUOnlyError
 
 # Models and parts of a fit; columns are separated by two blanks. "-" is where a question makes no
@@ -81,6 +83,7 @@ ERRORS = {
 }
 
 
+@functools.cache
 def table():
     """Return the table: names of columns, and the cells of each row by its name."""
     head, *rows = (line for line in _TABLE.splitlines() if line)
