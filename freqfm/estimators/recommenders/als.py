@@ -14,14 +14,13 @@ from freqfm._input.rows import slices, with_one_index_type
 from freqfm._input.validation import (
     as_kernel_array,
     as_kernel_input,
-    canonical_csr,
     count_columns,
     count_threads,
 )
 from freqfm._sklearn import StrOptions
 from freqfm.backends.base import LeastSquaresProblem
 from freqfm.estimators.recommenders.index import rows_of
-from freqfm.estimators.recommenders.interactions import noise_edge
+from freqfm.estimators.recommenders.interactions import likes_of_new_users, noise_edge
 from freqfm.estimators.recommenders.trained import TrainedRecommender, check_size
 from freqfm.estimators.state import Learned, extend, make_trainable, others
 from freqfm.estimators.training import TrainingTask
@@ -430,9 +429,8 @@ class ALSRecommender(TrainedRecommender):
         users = self._draw("user", data.shape[0] - n_users, n_users)
         items = self._draw("item", data.shape[1] - n_items, n_items)
         if len(users) and not reset:
-            history = data.rows(np.arange(n_users, data.shape[0]))
-            history.resize(len(users), n_items)
-            placed = self._solve_rows(canonical_csr(history), components.objective)
+            likes = likes_of_new_users(data, n_users, n_items)
+            placed = self._solve_rows(likes, components.objective)
             # Users without known items keep their random vectors.
             has_place = placed.any(axis=1)
             users[has_place] = placed[has_place]

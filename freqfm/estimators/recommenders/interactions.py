@@ -345,6 +345,13 @@ def noise_edge(X, item_counts):
     return float((n**-0.5 + m**-0.5) ** 2)
 
 
+def likes_of_new_users(interactions, n_users, n_items):
+    """Return the likes, among the first ``n_items``, of users after the first ``n_users``."""
+    likes = interactions.rows(np.arange(n_users, interactions.shape[0]))
+    likes.resize(likes.shape[0], n_items)
+    return canonical_csr(likes)
+
+
 def with_dislikes(X, dislikes):
     """Return a matrix of likes with dislikes as negative values, in place of likes of these pairs.
 

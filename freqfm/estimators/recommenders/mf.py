@@ -18,7 +18,6 @@ from freqfm._input.rows import split_signs
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_input,
-    canonical_csr,
     check_flag,
     check_memory,
     count_threads,
@@ -43,6 +42,7 @@ from freqfm.estimators.recommenders.fold_in import (
 )
 from freqfm.estimators.recommenders.gradient import GradientRecommender, draw_rows
 from freqfm.estimators.recommenders.index import Queries, Request, of_single
+from freqfm.estimators.recommenders.interactions import likes_of_new_users
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import RESUMES, check_size
 from freqfm.estimators.state import Learned, make_trainable
@@ -562,10 +562,8 @@ class MFRecommender(GradientRecommender):
 
         They are folded in by the items that the model knows; rows without any are zeros.
         """
-        new = np.arange(len(self.user_factors_), data.shape[0])
-        history = data.rows(new)
-        history.resize(len(new), len(self.item_factors_))
-        return np.float32(self._typical_length()) * self._fold_in_units(canonical_csr(history))
+        likes = likes_of_new_users(data, len(self.user_factors_), len(self.item_factors_))
+        return np.float32(self._typical_length()) * self._fold_in_units(likes)
 
     def _keep_settings(self, components, known):
         self._rank_by_cosine = components.rank_by_cosine
