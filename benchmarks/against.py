@@ -187,7 +187,7 @@ def main():
     asked.close()
     with sources_of(args.revision) as sources:
         for topic in asked.names:
-            if not any(part in f"{topic}:" or f"{topic}:" in part for part in args.only):
+            if not any(":" not in part or f"{topic}:" in part for part in args.only):
                 continue
             found = compare((ROOT, sources), args, topic)
             if found:

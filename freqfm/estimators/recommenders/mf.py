@@ -790,11 +790,13 @@ class MFRecommender(GradientRecommender):
             some = np.flatnonzero(self._history.counts)[:_N_TYPICAL]
         return some if len(some) else np.zeros(1, dtype=np.int64)
 
-    def _typical_length(self):
-        """Return the root mean square of the lengths of trained users."""
+    def _typical_length(self, some=None):
+        """Return the root mean square of the lengths of trained users; ``some`` if known."""
         if not self._history.n_interactions:
             return 1.0
-        users = self._without_parts(self.user_factors_[self._some_users()])
+        users = self._without_parts(
+            self.user_factors_[self._some_users() if some is None else some]
+        )
         return float(np.sqrt(np.mean(np.sum(users**2, axis=1))))
 
     def _compared_items(self, items=slice(None)):
@@ -809,7 +811,7 @@ class MFRecommender(GradientRecommender):
 
     def _user_loss(self):
         """Return the loss that folding in minimises, with all items and users fixed."""
-        fold_in = self._fold_in
+        fold_in, some = self._fold_in, self._some_users()
         if fold_in.against == "users":
             others = unit_rows(self.user_factors_[fold_in.others])
         else:
@@ -817,15 +819,15 @@ class MFRecommender(GradientRecommender):
         inverse = fold_in.inverse_temperatures
         if inverse is None:
             # The temperatures at the end of training.
-            inverse = self._inverse_temperatures[self._some_users()].mean(axis=0)
-        length = 1.0 if fold_in.cosine else self._typical_length()
+            inverse = self._inverse_temperatures[some].mean(axis=0)
+        length = 1.0 if fold_in.cosine else self._typical_length(some)
         return UserLoss(
             others=np.ascontiguousarray(others),
             pairwise=self._pairwise_loss() if fold_in.pairwise else None,
             positive=inverse[0] * length,
             inverse=inverse[1] * length,
             constant=np.float64(fold_in.constant),
-            inverse_of_disliked=self._inverse_temperatures[self._some_users(), 0].mean() * length,
+            inverse_of_disliked=self._inverse_temperatures[some, 0].mean() * length,
         )
 
     def _pairwise_loss(self):
