@@ -19,6 +19,7 @@ from _data import click_parts, data_parser, require_data
 
 from freqfm import ALSRecommender
 from freqfm.estimators.recommenders.als import Objective
+from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 
@@ -73,7 +74,7 @@ def main():
     print(f"{'NDCG':16}" + "".join(f"{name:>9}" for name in header))
     for name, X, later, k in parts(require_data(args)):
         X, later = sparse.csr_array(X), sparse.csr_array(later)
-        found = Objective.of(ALSRecommender(), X)
+        found = Objective.of(ALSRecommender(), Interactions(X))
         of_noise = found.regularization / MULTIPLES[2]
         of_five = 5 / (X.nnz / X.shape[0] + found.unobserved_weight * X.shape[1])
         penalties = *(m * of_noise for m in MULTIPLES), of_five

@@ -21,6 +21,7 @@ from scipy import sparse
 
 from freqfm import ALSRecommender
 from freqfm.estimators.recommenders.als import Objective
+from freqfm.estimators.recommenders.interactions import Interactions
 
 MULTIPLES = (0.1, 0.3, 1, 3)
 
@@ -33,7 +34,7 @@ def main():
     for name, X, later, k in knn_defaults.parts(parser.parse_args()):
         X, later = sparse.csr_array(X), sparse.csr_array(later)
         root = np.sqrt(X.nnz / np.prod(X.shape))
-        default = Objective.of(ALSRecommender(), X).unobserved_weight
+        default = Objective.of(ALSRecommender(), Interactions(X)).unobserved_weight
         weights = [multiple * root for multiple in MULTIPLES]
         models = [ALSRecommender(unobserved_weight=w, random_state=0) for w in (*weights, default)]
         row = [X.nnz / np.count_nonzero(X.sum(axis=axis)) for axis in (1, 0)]

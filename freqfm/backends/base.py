@@ -506,6 +506,12 @@ class RankingTrainer(Trainer, ABC):
         """Bring vectors up to date that a Graph computes in each batch."""
 
 
+# Rows of a table, from its beginning, that ``least_squares`` solves together: the bits of a row
+# depend on its place among these alone, so that a part of a table that begins and ends between two
+# such groups is solved as in the whole.
+SOLVED_TOGETHER = 32
+
+
 class LeastSquaresTrainer(Trainer):
     """Solves the rows of two tables in turn, each with the other held fixed; see ``Trainer``.
 
@@ -528,8 +534,13 @@ class LeastSquaresTrainer(Trainer):
             losses = self._backend.least_squares(*side, self._n_threads)
         # They contain the penalties of the other table only.
         problem, _, rows = self._sides[0]
+        return self.loss(losses, problem.penalties, rows)
+
+    @staticmethod
+    def loss(losses, penalties, rows):
+        """Return the loss by those of the rows of one table, and the penalties of the other."""
         squares = np.einsum("nf,nf->n", rows, rows, dtype=np.float64)
-        return losses.sum() + problem.penalties.astype(np.float64) @ squares
+        return losses.sum() + penalties.astype(np.float64) @ squares
 
 
 class Stream(NamedTuple):

@@ -13,8 +13,9 @@ FFM                                   no   yes        yes      -         -      
 FwFM                                  no   yes        yes      -         -        yes
 FM: other scoring than "loss"         yes  no         no       -         -        -
 MFRecommender                         yes  yes        no       yes       yes      yes
-ALSRecommender                        yes  no         no       yes       no       yes
-ALSRecommender: solver="cholesky"     no   no         no       yes       no       yes
+ALSRecommender                        yes  yes        no       yes       no       yes
+ALSRecommender: solver="cholesky"     no   yes        no       yes       no       yes
+ALSRecommender of freqfm.dask         no   yes        no       yes       no       no
 FastVAERecommender                    yes  no         no       no        no       yes
 recommenders in closed form           no   no         no       no        no       yes
 Word2Vec                              no   no         no       -         -        yes
@@ -52,6 +53,7 @@ ERRORS = {
     ("GPU", "FFM"): "FFM runs",
     ("GPU", "FwFM"): "FwFM runs",
     ("GPU", 'ALSRecommender: solver="cholesky"'): "solver='cholesky' runs",
+    ("GPU", "ALSRecommender of freqfm.dask"): "{given} solves",
     ("GPU", "Word2Vec"): "Word vectors are trained",
     ("GPU", "Features, MLP, backbones of your own"): _VECTORS,
     ("GPU", "Context"): "backbone=Context is trained",

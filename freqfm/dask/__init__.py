@@ -13,6 +13,7 @@ except ImportError as error:
         f"pip install 'freqfm[dask]'."
     ) from error
 
+from freqfm.dask._als import ALSRecommender
 from freqfm.dask._fm import (
     DeepFMClassifier,
     DeepFMRegressor,
@@ -30,6 +31,7 @@ from freqfm.dask._fm import (
 from freqfm.dask._mf import MFRecommender
 
 __all__ = [
+    "ALSRecommender",
     "DeepFMClassifier",
     "DeepFMRegressor",
     "FFMClassifier",

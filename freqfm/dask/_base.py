@@ -43,12 +43,10 @@ class OnCluster:
     _parameter_constraints: ClassVar = {
         "client": "no_validation",
         "n_shards": [Interval(Integral, 1, None, closed="left"), None],
-        "n_merges": [Interval(Integral, 1, None, closed="left")],
     }
 
     client: distributed.Client | None = None
     n_shards: int | None = None
-    n_merges: int = 4
 
     #: Attributes that a client belongs to: neither copied nor pickled.
     _of_client = ()
@@ -216,6 +214,17 @@ class OnCluster:
         if cluster is not None:
             (model,) = cluster.send([model])
         return dask.delayed(model)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Merged(OnCluster):
+    """A mixin of estimators whose shards each train a copy of the model."""
+
+    _parameter_constraints: ClassVar = {
+        "n_merges": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    n_merges: int = 4
 
 
 class ShardedRows(NamedTuple):

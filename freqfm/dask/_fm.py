@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._input.validation import draw_seed
 from freqfm._sklearn import callbacks_of
 from freqfm.dask import _shards
-from freqfm.dask._base import OnCluster, ShardedFMTrainer, ShardedRows
+from freqfm.dask._base import Merged, ShardedFMTrainer, ShardedRows
 from freqfm.dask._cluster import aligned_partitions
 from freqfm.estimators.fm import by_field, deep, plain
 from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW, given_names
@@ -17,7 +17,7 @@ from freqfm.estimators.progress import announce
 from freqfm.estimators.training import FitCallbacks
 
 
-class ShardedFM(OnCluster):
+class ShardedFM(Merged):
     """A factorization machine on a cluster; a mixin before the plain estimator.
 
     ``fit`` is that of ``BaseFM``; preparing, splitting and training on rows differ.

@@ -110,6 +110,7 @@ def test_what_a_gpu_does_not_train(part, monkeypatch):
         ).fit(X),
         "dislikes": lambda: with_dislikes(made("MFRecommender").set_params(device="cuda"), X),
         "recommenders in closed form": None,
+        "ALSRecommender of freqfm.dask": None,
     }
     run = others.get(part, lambda: made(part).set_params(device="cuda").fit(rows_of(made(part))))
     if run is not None:

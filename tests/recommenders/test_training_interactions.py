@@ -155,11 +155,12 @@ def test_the_score_is_that_of_lists_without_what_is_trained_on():
 
 
 def test_interactions_on_a_cluster_are_used_as_those_of_one_machine():
-    dask = pytest.importorskip("freqfm.dask._mf")
+    dask = pytest.importorskip("freqfm.dask._users")
     used = "X dislikes queries shape nnz indptr item_counts by_user rows history shown hashed split"
-    for name in [*used.split(), "validated_on", "score_of"]:
+    sums = "signed total sums squares_times"
+    for name in [*used.split(), *sums.split(), "validated_on", "score_of"]:
         found = getattr(dask.ShardedInteractions, name)
-        if name in ("rows", "history", "hashed", "split", "score_of"):
+        if name in ("rows", "history", "hashed", "split", "score_of", "sums", "squares_times"):
             own = inspect.signature(getattr(Interactions, name))
             assert inspect.signature(found).parameters.keys() == own.parameters.keys()
 

@@ -6,21 +6,20 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._input.rows import slices, with_one_index_type
-from freqfm._input.validation import (
-    as_kernel_array,
-    as_kernel_input,
-    count_columns,
-    count_threads,
-)
+from freqfm._input.validation import as_kernel_array, as_kernel_input, count_threads
 from freqfm._sklearn import StrOptions
 from freqfm.backends.base import LeastSquaresProblem
 from freqfm.estimators.recommenders.index import rows_of
-from freqfm.estimators.recommenders.interactions import likes_of_new_users, noise_edge
+from freqfm.estimators.recommenders.interactions import (
+    likes_of_new_users,
+    noise_edge,
+    summands,
+    total_of,
+)
 from freqfm.estimators.recommenders.trained import TrainedRecommender, check_size
 from freqfm.estimators.state import Learned, extend, make_trainable, others
 from freqfm.estimators.training import TrainingTask
@@ -63,7 +62,7 @@ class ALSTrainer(TrainingTask):
 
     def __init__(self, model, components, X, score, n_threads):
         self.model, self._score = model, score
-        self._total = float(abs(X.data).sum(dtype=np.float64))
+        self._total = total_of([summands(abs(X.data))])
         users, items = model.user_factors_, model.item_factors_
         system, n_steps = components.objective.system, components.n_steps
         alternating = [
@@ -92,18 +91,17 @@ class Objective(NamedTuple):
     exponent: float
 
     @classmethod
-    def of(cls, model, X):
-        """Return the objective of a fit to ``X``; parameters that are None depend on it."""
-        n_users, n_items = X.shape
-        total = float(X.data.sum(dtype=np.float64))
-        weight, exponent = total / X.nnz, float(model.regularization_exponent)
+    def of(cls, model, known):
+        """Return the objective of a fit to Interactions; parameters that are None depend on it."""
+        n_users, n_items = known.shape
+        weight, exponent = known.total() / known.nnz, float(model.regularization_exponent)
         unobserved = model.unobserved_weight
         if unobserved is None:
-            unobserved = weight * np.sqrt(X.nnz / n_users / n_items)
-            unobserved *= min(1, _LITTLE_NOISE / noise_edge(X, count_columns(X)))
+            unobserved = weight * np.sqrt(known.nnz / n_users / n_items)
+            unobserved *= min(1, _LITTLE_NOISE / noise_edge(known, known.item_counts))
         regularization = model.regularization
         if regularization is None:
-            regularization = _OF_NOISE * _scale_of_noise(X, float(unobserved), exponent)
+            regularization = _OF_NOISE * _scale_of_noise(known, float(unobserved), exponent)
         return cls(float(unobserved), float(regularization), exponent)
 
     def system(self, rows, X, fixed, n_steps):
@@ -147,7 +145,7 @@ def _growth(totals, n_others, unobserved_weight, exponent):
     return (totals + unobserved_weight * n_others) ** exponent
 
 
-def _scale_of_noise(X, unobserved_weight, exponent):
+def _scale_of_noise(known, unobserved_weight, exponent):
     """Return the size of the singular values of noise, in units of the regularization.
 
     Near zero the loss is the sum over all pairs of -2 a_ui u^T v, and the penalties p_u |u|^2 and
@@ -158,14 +156,13 @@ def _scale_of_noise(X, unobserved_weight, exponent):
     the larger of the two, so that vectors never vanish at half of their sum.
     """
     of_users, of_items = (
-        _growth(X.sum(axis=axis, dtype=np.float64), n_others, unobserved_weight, -exponent)
-        for axis, n_others in ((1, X.shape[1]), (0, X.shape[0]))
+        _growth(known.sums(axis), n_others, unobserved_weight, -exponent)
+        for axis, n_others in ((1, known.shape[1]), (0, known.shape[0]))
     )
-    X = with_one_index_type(X)
-    squares = sparse.csr_array((X.data.astype(np.float64) ** 2, X.indices, X.indptr), X.shape)
-    n_rows = np.count_nonzero(np.diff(X.indptr))
-    n_columns = np.count_nonzero(count_columns(X))
-    return np.sqrt(of_users @ (squares @ of_items)) * (n_rows**-0.5 + n_columns**-0.5)
+    n_rows = np.count_nonzero(np.diff(known.indptr))
+    n_columns = np.count_nonzero(known.item_counts)
+    squares = of_users @ known.squares_times(of_items)
+    return np.sqrt(squares) * (n_rows**-0.5 + n_columns**-0.5)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -410,7 +407,7 @@ class ALSRecommender(TrainedRecommender):
         check_size(self, known.shape)
         return Components(
             max_iter=int(self.max_iter),
-            objective=Objective.of(self, known.X),
+            objective=Objective.of(self, known),
             n_steps=_EXACT if self.solver == "cholesky" else int(self.cg_steps),
         )
 

@@ -34,6 +34,10 @@ from freqfm.model_selection._scorer import RankingScorer
 # Early stopping evaluates at most this many users, the same ones in every epoch.
 _VALIDATION_USERS = 5000
 
+# Values that are added up before the sum is added to that of the values before: in the order of
+# ``ndarray.sum``, and of parts on several machines.
+_SUMMED = 8192
+
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
@@ -95,6 +99,20 @@ class Interactions:
     def signed(self):
         """The matrix of likes, and of dislikes as negative values."""
         return with_dislikes(self.X, self.dislikes)
+
+    def total(self):
+        """Return the sum of the weights of likes."""
+        return total_of([summands(self.X.data)])
+
+    def sums(self, axis):
+        """Return the sums of the weights of likes over rows, axis 0, or over items, float64."""
+        return self.X.sum(axis=axis, dtype=np.float64)
+
+    def squares_times(self, of_items):
+        """Return the product of the matrix of squares of weights and a vector, float64."""
+        X = with_one_index_type(self.X)
+        squares = X.data.astype(np.float64) ** 2
+        return sparse.csr_array((squares, X.indices, X.indptr), X.shape) @ of_items
 
     def rows(self, users):
         """Return the likes of some users, a matrix."""
@@ -334,6 +352,36 @@ class InteractionHistory(NamedTuple):
         learned.indices(f"{name}.indptr", self.indptr, self.n_interactions + 1)
         learned.require((self.counts >= 0).all(), f"{name}.indptr", "falls")
         learned.indices(f"{name}.indices", self.indices, n_items)
+
+
+def summands(values, first=0):
+    """Return what ``total_of`` adds up of values, the first of which has this number among all.
+
+    Returns
+    -------
+    head, sums, tail : ndarray
+        The values before the first whole block, the sums of whole blocks, and the values after.
+    """
+    head = min(-first % _SUMMED, len(values))
+    end = len(values) - (len(values) - head) % _SUMMED
+    blocks = values[head:end].reshape(-1, _SUMMED)
+    return values[:head], np.array([block.sum(dtype=np.float64) for block in blocks]), values[end:]
+
+
+def total_of(parts):
+    """Return the sum of values, given the ``summands`` of consecutive parts of them.
+
+    The result does not depend on the parts.
+    """
+    total, waiting = 0.0, np.zeros(0, dtype=np.float32)
+    for head, sums, tail in parts:
+        waiting = np.concatenate([waiting, head])
+        if len(waiting) == _SUMMED:
+            sums = np.concatenate([[waiting.sum(dtype=np.float64)], sums])
+            waiting = waiting[:0]
+        total = np.cumsum(np.append(total, sums))[-1]
+        waiting = np.concatenate([waiting, tail])
+    return float(total + waiting.sum(dtype=np.float64))
 
 
 def noise_edge(X, item_counts):

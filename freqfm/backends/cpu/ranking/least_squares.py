@@ -13,12 +13,13 @@ import numpy as np
 from freqfm._machine import aligned_zeros, single_threaded_blas
 from freqfm._numba.blas import add_product, add_product_of_transposed
 from freqfm._numba.jit import ONE, ZERO, inlined, kernel
+from freqfm.backends.base import SOLVED_TOGETHER
 from freqfm.backends.cpu.team import Team, wait
 from freqfm.backends.cpu.vectors import add_multiple
 
 # Rows that conjugate gradients solve together: their products with the Gram matrix are one call of
 # BLAS.
-_TILE = 32
+_TILE = SOLVED_TOGETHER
 
 # Rows that a thread solves exactly at a time: their losses are a cache line.
 _LINE = 8

@@ -1,0 +1,453 @@
+"""Interactions on the workers of a cluster, and what recommenders there have in common."""
+
+from functools import partial
+from operator import attrgetter, itemgetter, matmul
+from typing import ClassVar, NamedTuple
+
+import dask
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
+
+from freqfm._input.rows import split_signs, stack_rows, take_rows
+from freqfm._input.validation import canonical_csr, count_columns
+from freqfm.backends.support import check
+from freqfm.callbacks._storage import digest
+from freqfm.dask._base import OnCluster
+from freqfm.dask._cluster import Cluster, aligned_partitions
+from freqfm.dask._shards import matrix_of, seed_of, stack
+from freqfm.estimators.recommenders.base import refuse_empty
+from freqfm.estimators.recommenders.interactions import (
+    InteractionHistory,
+    Interactions,
+    split_interactions,
+    summands,
+    total_of,
+    with_dislikes,
+)
+from freqfm.initializers._base import divided_by_degrees
+
+
+class Users(NamedTuple):
+    """The users of a shard."""
+
+    X: sparse.csr_array  #: what they like, canonical
+    dislikes: sparse.csr_array | None  #: with positive weights
+    names: np.ndarray | None  #: of the items, if partitions are DataFrames
+
+
+def collect_users(first, parts, dislikes, *, kind, learns_dislikes):
+    """Return the users of some partitions, checked as the plain estimator does.
+
+    Parameters
+    ----------
+    first : int
+        Number of the first partition, for messages.
+    parts : list
+    dislikes : list or None
+        The argument ``dislikes`` of ``fit``.
+    kind : type
+        The plain estimator.
+    learns_dislikes : bool
+        Whether it knows what to do with dislikes on a cluster.
+    """
+    X, model = stack([matrix_of(part) for part in parts], "X"), kind()
+    if not X.shape[0]:
+        return Users(sparse.csr_array(X.shape, dtype=np.float32), None, None)
+    try:
+        X = model._validate_history(X, reset=True)
+        if not learns_dislikes and X.nnz and X.data.min() < 0:
+            given = f"X holds {X.data.min():g}, a dislike, and these are not supported"
+            check("Dask", "dislikes", given=given, advice="drop negative values")
+        if dislikes is not None:
+            dislikes = stack([matrix_of(part) for part in dislikes], "dislikes")
+            X = with_dislikes(X, model._given_dislikes(X.shape, dislikes))
+    except ValueError as error:
+        last = first + len(parts) - 1
+        raise type(error)(f"partitions {first} to {last} of X: {error}") from error
+    return Users(*split_signs(X), getattr(model, "feature_names_in_", None))
+
+
+def describe(users):
+    """Return the number of users, of items, the items' names, and the number of dislikes."""
+    return *users.X.shape, users.names, 0 if users.dislikes is None else users.dislikes.nnz
+
+
+def count(X):
+    """Return the number of interactions of each user, and of each item."""
+    return np.diff(X.indptr), count_columns(X)
+
+
+def product_of_transposed(X, table):
+    """Return the product of a transposed matrix and a table."""
+    return X.T @ table
+
+
+def summands_of(X, first):
+    """Return the ``summands`` of the sizes of a matrix's values."""
+    return summands(abs(X.data), first)
+
+
+def sums_of_rows(X):
+    """Return the sum of each row."""
+    return Interactions(X).sums(1)
+
+
+def added_columns(X, before):
+    """Return the sums of columns, float32, that continue those of the rows before or None."""
+    found = np.zeros(X.shape[1], dtype=np.float32) if before is None else before.copy()
+    np.add.at(found, X.indices, X.data)
+    return found
+
+
+def squares_times(X, of_items):
+    """Return the product of the squares of a matrix's values and a vector."""
+    return Interactions(X).squares_times(of_items)
+
+
+def dislikes_of(users):
+    """Return the dislikes of the users of a shard, a matrix."""
+    return canonical_csr(0 * users.X) if users.dislikes is None else users.dislikes
+
+
+def hash_interactions(X):
+    """Return a hash of a matrix."""
+    return digest([X.shape, X.indptr, X.indices, X.data], "X")
+
+
+class RemoteHistory(InteractionHistory):
+    """The number of items of each user; the items themselves are on the workers."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, X):
+        """Return the history of interactions on workers."""
+        return cls(X.indptr, np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
+
+    @property
+    def n_interactions(self):
+        """The number of interactions of all users."""
+        return int(self.indptr[-1])
+
+    def check(self, learned):
+        """Raise unless the values are valid, as those that ``fit`` stores."""
+        learned.array("_history.indptr", (None,), "iu", value=self.indptr)
+        learned.require(len(self.indptr) > 0, "_history.indptr", "is empty")
+
+    def check_all(self, learned, n_items):
+        """Raise unless the numbers of items are well-formed."""
+        learned.require((self.counts >= 0).all(), "_history.indptr", "falls")
+
+
+def ndcg_sums(X, y, model):
+    """Return the sum of the NDCG of users with items to be found, and how many these are."""
+    X = matrix_of(X)
+    if not X.shape[0]:
+        return 0.0, 0
+    mean, n_users = model._score_users(X, None if y is None else matrix_of(y))
+    return mean * n_users if n_users else 0.0, n_users
+
+
+class ShardedInteractions(NamedTuple):
+    """Interactions of several shards of users, on their workers; the same as ``Interactions``.
+
+    The client knows how many interactions users and items have, not which.
+    """
+
+    cluster: Cluster
+    parts: list  #: of futures of csr_array, the likes of a shard's users
+    homes: list  #: a worker for each
+    lengths: list  #: of ndarray, the number of interactions of each user of a shard
+    item_counts: np.ndarray  #: how many users have each item
+    disliked: list | None = None  #: of futures of csr_array; None without dislikes
+
+    dislikes = queries = None
+
+    @classmethod
+    def of(cls, cluster, parts, homes, disliked=None):
+        """Return the interactions that futures of matrices hold."""
+        counts = cluster.gather(cluster.submit_each(count, parts, homes))
+        lengths, of_items = zip(*counts, strict=True)
+        return cls(cluster, parts, homes, list(lengths), np.sum(of_items, axis=0), disliked)
+
+    @property
+    def bounds(self):
+        """Where the users of each shard begin, and the last ones end."""
+        return np.cumsum([0, *map(len, self.lengths)])
+
+    @property
+    def indptr(self):
+        """Where the interactions of each user would begin in a matrix of all."""
+        return np.concatenate([[0], *self.lengths]).cumsum()
+
+    @property
+    def shape(self):
+        """The number of users, and of items."""
+        return int(self.bounds[-1]), len(self.item_counts)
+
+    @property
+    def nnz(self):
+        """The number of interactions."""
+        return int(self.item_counts.sum())
+
+    @property
+    def by_user(self):
+        """The same: rows are users."""
+        return self
+
+    #: What an initializer gets, in place of a matrix.
+    X = by_user
+
+    @property
+    def signed(self):
+        """The interactions with dislikes as negative values."""
+        if self.disliked is None:
+            return self
+        pairs = zip(self.parts, self.disliked, self.homes, strict=True)
+        parts = [self.cluster.submit(with_dislikes, *pair, on=home) for *pair, home in pairs]
+        return self.of(self.cluster, parts, self.homes)
+
+    def history(self, weighted):
+        """Return what the client keeps."""
+        return RemoteHistory.of(self)
+
+    def shown(self):
+        """Return what callbacks of scikit-learn are shown."""
+        return {"X": None, "y": None}
+
+    def hashed(self, X_val):
+        """Return what a checkpoint hashes."""
+        return {"X": self.signed.gathered(hash_interactions)}
+
+    def gathered(self, function, tables=None):
+        """Return the results of a function of each shard's likes, and of a table for each."""
+        cluster, submit = self.cluster, self.cluster.submit
+
+        def found():
+            sent = [()] * len(self.parts) if tables is None else zip(cluster.send(tables))
+            shards = zip(self.parts, sent, self.homes, strict=True)
+            return cluster.gather([submit(function, X, *of, on=home) for X, of, home in shards])
+
+        return cluster.retried(found)
+
+    # Sums, with the bits of those of one matrix.
+
+    def total(self):
+        """Return the sum of the sizes of weights."""
+        firsts = np.cumsum([0, *(lengths.sum() for lengths in self.lengths[:-1])])
+        return total_of(self.gathered(summands_of, firsts.tolist()))
+
+    def sums(self, axis):
+        """Return the sums of weights over rows, axis 0, or over items, float64."""
+        if axis == 1:
+            return np.concatenate(self.gathered(sums_of_rows))
+        before = None
+        for part, home in zip(self.parts, self.homes, strict=True):
+            before = self.cluster.submit(added_columns, part, before, on=home)
+        return self.cluster.gather(before).astype(np.float64)
+
+    def squares_times(self, of_items):
+        """Return the product of the matrix of squares of weights and a vector, float64."""
+        return np.concatenate(self.gathered(squares_times, [of_items] * len(self.parts)))
+
+    # For validation.
+
+    def score_of(self, model, held_out):
+        """Return the interactions held out: the trainer scores on the workers."""
+        return held_out
+
+    def validated_on(self, *given):
+        """Raise: interactions to validate on would have to be on the same workers."""
+        check("Dask", "X_val")
+
+    def split(self, fraction, seed, dislikes):
+        """Return the interactions to train on, and those held out, on the same workers."""
+        if dislikes and self.disliked is not None:
+            raise ValueError(
+                "this scoring counts dislikes among recommendations, and none are held out on a "
+                "cluster; score by another metric, such as 'ndcg'."
+            )
+        submit, submit_each = self.cluster.submit, self.cluster.submit_each
+        split = [
+            submit(split_interactions, part, fraction, seed_of(seed, i), on=home)
+            for i, (part, home) in enumerate(zip(self.parts, self.homes, strict=True))
+        ]
+        kept, held_out = (submit_each(itemgetter(i), split, self.homes) for i in range(2))
+        return [
+            self.of(self.cluster, kept, self.homes, self.disliked),
+            self.of(self.cluster, held_out, self.homes),
+        ]
+
+    # What is brought to the client.
+
+    def graph(self):
+        """Return the matrix that a spectral start decomposes, as an operator."""
+        scaled = self.cluster.submit_each(
+            divided_by_degrees, self.parts, self.homes, self.item_counts
+        )
+        return _ShardedMatrix(self._replace(parts=scaled))
+
+    def rows(self, users):
+        """Return the interactions of some users, fetched from their workers."""
+        bounds = self.bounds
+        shard_of = np.searchsorted(bounds, users, side="right") - 1
+        wanted, submit = np.unique(shard_of), self.cluster.submit
+        found = self.cluster.gather(
+            [
+                submit(take_rows, self.parts[i], users[shard_of == i] - bounds[i], on=self.homes[i])
+                for i in wanted
+            ]
+        )
+        if not found:
+            return sparse.csr_array((0, self.shape[1]), dtype=np.float32)
+        order = np.argsort(shard_of, kind="stable")
+        return take_rows(stack_rows(found), np.argsort(order))
+
+    def disliked_rows(self, users):
+        """Return the dislikes of some users, with positive weights; None if there are none."""
+        return None if self.disliked is None else self._replace(parts=self.disliked).rows(users)
+
+    def local(self):
+        """Return the interactions of all users, fetched from their workers."""
+        parts = self.cluster.gather([self.parts, self.disliked])
+        return Interactions(*(part and stack_rows(part) for part in parts))
+
+
+class _ShardedMatrix(LinearOperator):
+    """Products with a matrix whose rows are on workers, added up in the order of the shards."""
+
+    def __init__(self, X):
+        super().__init__(np.float32, X.shape)
+        self._X = X
+
+    def _matmat(self, table):
+        return np.concatenate(self._X.gathered(matmul, [table] * len(self._X.parts)))
+
+    def _rmatmat(self, table):
+        tables = np.split(table, self._X.bounds[1:-1])
+        return sum(self._X.gathered(product_of_transposed, tables))
+
+
+class RecommenderOnCluster(OnCluster):
+    """Base class of recommenders on a cluster; a mixin before the plain estimator.
+
+    Users stay on their workers. The client has the model, and how many interactions users and items
+    have.
+    """
+
+    _of_client: ClassVar = ("_interactions",)
+    _takes_callables = False
+    _learns_dislikes = True
+
+    def _read(self, X, reset, *, dislikes=None):
+        """Bring the users to their workers and check them there."""
+        if not reset:
+            self._check_trainable()
+        parts = aligned_partitions({"X": X}, {"dislikes": dislikes}, n_axes=(2,))
+        options = {"kind": self._local, "learns_dislikes": self._learns_dislikes}
+        cluster, users, homes = self._collected(partial(collect_users, **options), parts)
+        facts = cluster.gather(cluster.submit_each(describe, users, homes))
+        filled = [i for i, (n_users, *_) in enumerate(facts) if n_users]
+        if not filled:
+            raise ValueError("X has no rows in any of its partitions.")
+        self._take_features([facts[i][1:3] for i in filled], reset)
+        users, homes = ([futures[i] for i in filled] for futures in (users, homes))
+        matrices, disliked = cluster.submit_each(attrgetter("X"), users, homes), None
+        if any(n_dislikes for *_, n_dislikes in facts):
+            disliked = cluster.submit_each(dislikes_of, users, homes)
+        self._interactions = ShardedInteractions.of(cluster, matrices, homes, disliked)
+        refuse_empty(self._interactions)
+        return self._interactions
+
+    # Predictions.
+
+    def to_local(self):
+        """Return the plain estimator, with a copy of the model and all interactions of ``fit``.
+
+        Returns
+        -------
+        estimator : estimator of :mod:`freqfm`
+            It holds the interactions, in order not to recommend what users have.
+
+        Raises
+        ------
+        RuntimeError
+            If this estimator has been pickled: the interactions are on the workers.
+        """
+        model = super().to_local()
+        if hasattr(self, "_history"):
+            model._remember(self._fetchable("to_local").local())
+        return model
+
+    def _fetchable(self, wanted):
+        """Return the interactions on the workers."""
+        if not hasattr(self, "_interactions"):
+            raise RuntimeError(
+                f"{wanted} needs the interactions of fit, which are on workers and were not "
+                f"pickled with this {type(self).__name__}; fit it again, or call to_local() before "
+                f"it is stored."
+            )
+        return self._interactions
+
+    def _histories_of(self, users):
+        return self._fetchable("recommend(users=...)").rows(users)
+
+    def _with_dislikes(self, X, users):
+        return with_dislikes(X, self._fetchable("recommend(users=...)").disliked_rows(users))
+
+    def _validate_history(self, X, reset=False):
+        if dask.is_dask_collection(X):
+            raise TypeError(
+                "X is a Dask collection, of which this method would fetch all rows; predict(X) and "
+                "transform(X) work on the workers. Otherwise pass X.compute()."
+            )
+        return super()._validate_history(X, reset=reset)
+
+    def predict(self, X):
+        """Return recommended items for users by their histories, lazily.
+
+        Parameters
+        ----------
+        X : dask collection of shape (n_users, n_items)
+
+        Returns
+        -------
+        items : dask.array.Array of shape (n_users, n_recommendations), int64
+            Without the items of the histories, in descending order of scores; -1 where there are
+            too few.
+        """
+        return self._blocks(X, "predict", np.zeros((0, int(self.n_recommendations)), np.int64))
+
+    def transform(self, X):
+        """Return the embeddings of users by their histories, lazily.
+
+        Parameters
+        ----------
+        X : dask collection of shape (n_users, n_items)
+
+        Returns
+        -------
+        embeddings : dask.array.Array of shape (n_users, n_components), float32
+            See :meth:`freqfm.MFRecommender.transform`.
+        """
+        return self._blocks(X, "transform", np.zeros((0, int(self.n_components)), np.float32))
+
+    def score(self, X, y=None):
+        """Return the mean NDCG of recommendations, computed on the workers.
+
+        Parameters
+        ----------
+        X : dask collection of shape (n_users, n_items)
+            Histories.
+        y : dask collection, default=None
+            With the same partitions; see :meth:`freqfm.MFRecommender.score`.
+
+        Returns
+        -------
+        ndcg : float
+            Mean over users with at least one item to be found; nan if there are none.
+        """
+        sums = self._of_partitions(ndcg_sums, X, {"y": y}, n_axes=(1, 2))
+        total, n_users = np.sum(sums, axis=0)
+        return float(total / n_users) if n_users else float("nan")
