@@ -57,9 +57,25 @@ def check_place(path):
     try:
         with open(temporary, "wb"):
             pass
-        _remove_abandoned(path, temporary.stat().st_mtime)
+        now = temporary.stat().st_mtime
+        remove_temporary(path.parent, re.escape(path.name), now - _ABANDONED)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """Context manager of an open file that becomes the one at a path, completely or not at all."""
+    temporary = _temporary(path)
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _temporary(path):
@@ -70,13 +86,16 @@ def _temporary(path):
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
 
 
-def _remove_abandoned(path, now):
-    """Remove old temporary files; ``now`` is the time by the clock of the file system."""
-    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.tmp")
-    for other in path.parent.iterdir():
+def remove_temporary(folder, names, until=float("inf")):
+    """Remove the temporary files of files whose names match a pattern, up to a time.
+
+    The time is that of the clock of the file system.
+    """
+    ours = re.compile(rf"\.{names}\.[0-9a-f]{{32}}\.tmp")
+    for other in folder.iterdir():
         if ours.fullmatch(other.name):
             with contextlib.suppress(OSError):
-                if now - other.stat().st_mtime > _ABANDONED:
+                if other.stat().st_mtime < until:
                     other.unlink()
 
 
@@ -98,20 +117,11 @@ def save(path, value):
     """
     arrays = []
     header = json.dumps(_encode(value, arrays, "the model"))
-    temporary = _temporary(path)
-    try:
-        with open(temporary, "wb") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                archive.writestr(_HEADER, header)
-                for i, array in enumerate(arrays):
-                    with archive.open(f"{i}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, array, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(_HEADER, header)
+        for i, array in enumerate(arrays):
+            with archive.open(f"{i}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def digest(value, name):

@@ -42,6 +42,7 @@ from freqfm.estimators.interactions.encoding import ANSWERS, InteractionEncoding
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.recommenders.interactions import with_dislikes
+from freqfm.estimators.recommenders.to_parquet import RecommendToMixin
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k
@@ -64,6 +65,7 @@ class InteractionRecommender(
     FeatureEncodingMixin,
     ContextEncodingMixin,
     InteractionEncodingMixin,
+    RecommendToMixin,
     VersionStamp,
     CallbackSupportMixin,
     ClassNamePrefixFeaturesOutMixin,
@@ -562,6 +564,9 @@ class InteractionRecommender(
             items[rows], scores[rows] = self.estimator_.recommend(**query, **chosen_here, **options)
         many = users is None or _is_list(users)
         return _match_query(many, self._named("item", items), scores)
+
+    def _users_and_items(self, users):
+        return self.user_ids_ if users is None else as_ids(users, "users"), self.item_ids_
 
     def _chosen_items(self, chosen, n_users):
         """Return the recommender's options for items to recommend or to exclude, by ids or None.

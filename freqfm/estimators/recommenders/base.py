@@ -36,6 +36,7 @@ from freqfm.estimators.recommenders.interactions import (
     Interactions,
     with_dislikes,
 )
+from freqfm.estimators.recommenders.to_parquet import RecommendToMixin
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection import holdout_by_content
@@ -56,7 +57,12 @@ _HELD_OUT = 0.2
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BaseRecommender(
-    VersionStamp, OwnConstraints, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    RecommendToMixin,
+    VersionStamp,
+    OwnConstraints,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
 ):
     """Recommenders on a sparse matrix of users and items, whose scores are dot products.
 

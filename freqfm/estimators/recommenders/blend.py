@@ -46,6 +46,7 @@ from freqfm.estimators.recommenders.closed_form.item_knn import ItemKNNRecommend
 from freqfm.estimators.recommenders.index import Request, of_single
 from freqfm.estimators.recommenders.interactions import are_among, pair_numbers, without
 from freqfm.estimators.recommenders.mf import MFRecommender
+from freqfm.estimators.recommenders.to_parquet import RecommendToMixin
 from freqfm.estimators.recommenders.vae import FastVAERecommender
 from freqfm.estimators.training import attempt
 from freqfm.model_selection import holdout_interactions
@@ -218,7 +219,7 @@ def default_members(time_limit=None):
 
 
 @dataclass(eq=False, repr=False)
-class BlendRecommender(VersionStamp, BaseComposition):
+class BlendRecommender(RecommendToMixin, VersionStamp, BaseComposition):
     """The answer of several recommenders: their scores, weighted by how well each one ranks.
 
     ``fit`` holds out a part of each user's interactions, fits the members to the rest, finds the
