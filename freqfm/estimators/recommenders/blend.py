@@ -131,8 +131,9 @@ def find_weights(held_out, generator):
 
     Half of a weight is the mean over forward selections on random parts of the users, which alone
     would follow chance too closely; the other half is the member's score, relative to the best,
-    to the fourth power. The best member is left alone unless the blend is ahead of it by more than
-    a standard error of the difference, over the same users.
+    to the fourth power. The best member is left alone unless the blend is ahead of it. That it be
+    ahead by more than a standard error was tried, and is worse: which member is best is more a
+    matter of chance than whether the blend is better.
     """
     n_members, n_users, _ = held_out.values.shape
     single = np.array([held_out.scores(matrix) for matrix in held_out.values])
@@ -151,11 +152,10 @@ def find_weights(held_out, generator):
     weights /= 2
     weights[weights < _LEAST_WEIGHT] = 0
     weights /= weights.sum()
-    blended = held_out.scores(np.tensordot(weights.astype(np.float32), held_out.values, 1))
-    ahead = blended - single[best]
-    if ahead.mean() <= ahead.std() / np.sqrt(n_users):
+    blended = held_out.scores(np.tensordot(weights.astype(np.float32), held_out.values, 1)).mean()
+    if blended <= means[best]:
         return alone, means, means[best]
-    return weights, means, blended.mean()
+    return weights, means, blended
 
 
 # Users whose rankings choose the weights, at most.
@@ -234,8 +234,8 @@ class BlendRecommender(RecommendToMixin, VersionStamp, BaseComposition):
     with the largest weight; their scores are not above 0.
 
     Half of a weight comes from forward selection with replacement [1]_, averaged over random parts
-    of the users, half is (score / best score)^4. If the blend is not ahead of the best member
-    by more than a standard error, that member is left alone.
+    of the users, half is (score / best score)^4. If the blend is not ahead of the best member, that
+    member is left alone.
 
     Parameters
     ----------
