@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from freqfm import FMClassifier, FMRegressor
+from freqfm.initializers import Normal
 from freqfm.losses import Loss
 from freqfm.optimizers import Optimizer
 
@@ -61,7 +62,7 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((2000, 3))
 y = X @ [1.0, -2.0, 0.5] + 0.1 * rng.standard_normal(2000)
 linear = FMRegressor(
-    1, optimizer=Momentum(0.1), init_scale=0, alpha_linear=0, alpha_factors=0, batch_size=2000,
+    1, optimizer=Momentum(0.1), init=Normal(0), alpha_linear=0, alpha_factors=0, batch_size=2000,
     max_iter=4, tol=0, early_stopping=False, fit_intercept=False, n_iter_no_change=None,
 ).set_params(warm_start=True).fit(X, y)  # fmt: skip
 

@@ -16,6 +16,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder
 
 from freqfm import DeepFMClassifier, FMClassifier, column_fields
+from freqfm.initializers import Normal
 from freqfm.optimizers import SGD, Adam
 
 # %%
@@ -46,7 +47,7 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_
 # is that of the probabilities that the clicks were drawn by.
 
 fields = column_fields(encoder)
-params = {"alpha_factors": 1.0, "init_scale": 0.05, "n_jobs": 1, "random_state": 0}
+params = {"alpha_factors": 1.0, "init": Normal(0.05), "n_jobs": 1, "random_state": 0}
 deep = {"hidden_layer_sizes": (32, 32), "dropout": 0.1, "alpha_layers": 1.0}
 models = {
     "FM": FMClassifier(**params),

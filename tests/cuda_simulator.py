@@ -17,6 +17,7 @@ from freqfm import FMClassifier, RaFMClassifier, backends
 from freqfm.backends.base import Exclusions
 from freqfm.backends.cuda import device, groups
 from freqfm.backends.cuda.backend import CUDABackend
+from freqfm.initializers import Normal
 
 
 class SimulatedDevice(device.Device):
@@ -44,7 +45,7 @@ def main():
     simulated, reference = CUDABackend(SimulatedDevice()), NumpyBackend()
     X = sparse.random(24, 9, 0.4, format="csr", dtype=np.float32, random_state=0)
     y = np.arange(24) % 2
-    params = {"max_iter": 2, "batch_size": 10, "early_stopping": False, "init_scale": 0.3}
+    params = {"max_iter": 2, "batch_size": 10, "early_stopping": False, "init": Normal(0.3)}
     for model in (FMClassifier(3), RaFMClassifier((1, 3), rank_assignment=[9])):
         scores = []
         for backend in (simulated, reference):

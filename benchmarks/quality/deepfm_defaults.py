@@ -27,6 +27,7 @@ from sklearn.model_selection import train_test_split
 
 from freqfm import DeepFMClassifier, FMClassifier
 from freqfm.datasets import load_libfm, make_clicks
+from freqfm.initializers import Normal
 from freqfm.optimizers import Adam
 
 CHANGES = [
@@ -64,7 +65,7 @@ def drawn(effect):
 
 
 N_TOKENS = (5000, 2000, 200, 20)
-ON_FIELDS = {"fields": np.repeat(range(4), N_TOKENS), "init_scale": 0.1, "dropout": 0.2}
+ON_FIELDS = {"fields": np.repeat(range(4), N_TOKENS), "init": Normal(0.1), "dropout": 0.2}
 DRAWN = {"pairs": lambda _: drawn(0.0), "triples": lambda _: drawn(1.5)}
 SETS = {"Frappe": frappe, "MovieLens": movielens, **DRAWN}
 

@@ -18,6 +18,7 @@ from _data import data_parser, frappe_split, movielens_split, require_data
 from sklearn.metrics import log_loss, roc_auc_score
 
 from freqfm import FMClassifier
+from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 
 SETTINGS = [
@@ -27,7 +28,7 @@ SETTINGS = [
     *({"optimizer": CFSGD(curvature_cap=cap)} for cap in (0.5, 1.0, 4.0)),
     *({"alpha_factors": alpha} for alpha in (0.0, 2.0, 12.0)),
     *({"alpha_linear": alpha} for alpha in (0.0, 0.3, 3.0)),
-    *({"init_scale": scale} for scale in (0.0003, 0.01, 0.1)),
+    *({"init": Normal(scale)} for scale in (0.0003, 0.01, 0.1)),
     *({"batch_size": size} for size in (256, 4096)),
     *({"n_components": size} for size in (8, 64)),
     *({"optimizer": SGD(rate)} for rate in (0.3, 1.0, 3.0)),

@@ -24,6 +24,7 @@ from scipy import sparse
 from sklearn.metrics import log_loss, roc_auc_score
 
 from freqfm import DivergenceError, FMClassifier
+from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adagrad, Adam, RowwiseAdagrad
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -59,7 +60,7 @@ def train(parts, optimizer, seed, args):
         batch_size=1024,
         alpha_linear=0.0,
         alpha_factors=0.0,
-        init_scale=0.01,
+        init=Normal(0.01),
         random_state=seed,
     )
     if isinstance(optimizer, FASGD):

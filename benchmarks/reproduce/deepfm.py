@@ -27,6 +27,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from freqfm import DeepFMClassifier, DivergenceError, FMClassifier
 from freqfm.datasets import load_libfm
+from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, SGD, Adagrad, Adam
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -64,7 +65,7 @@ def train(parts, optimizers, seed, args):
         alpha_factors=0.0,
         alpha_layers=0.0,
         dropout=args.dropout,
-        init_scale=0.01,
+        init=Normal(0.01),
         random_state=seed,
     )
     run = {"optimizers": [repr(o) for o in optimizers], "loss": [], "auc": [], "seconds": []}

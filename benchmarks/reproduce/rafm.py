@@ -37,6 +37,7 @@ from _runs import QUICK, Results, data_parser, require_data, table
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
+from freqfm.initializers import Normal
 from freqfm.optimizers import Adam
 
 FM_RANKS = {"frappe": (32, 64, 128, 256, 512), "movielens": (4, 8, 16, 32, 64, 128)}
@@ -76,7 +77,7 @@ def make(data_set, parameters, penalty, seed):
         alpha_linear=0.0,
         alpha_factors=penalty,
         alpha_per="row",
-        init_scale=0.01,
+        init=Normal(0.01),
         early_stopping=False,
         n_jobs=1,
         random_state=seed,

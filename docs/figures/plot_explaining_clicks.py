@@ -7,13 +7,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from freqfm import FMClassifier, explain
+from freqfm.initializers import Normal
 
 rng = np.random.default_rng(0)
 log = pd.DataFrame(rng.integers(8, size=(4000, 3)), columns=["user", "ad", "hour"]).astype(str)
 likes = log["user"].astype(int) % 2 == log["ad"].astype(int) % 2
 clicked = rng.random(4000) < np.where(likes, 0.6, 0.1)
 model = make_pipeline(
-    OneHotEncoder(), FMClassifier(init_scale=0.1, alpha_factors=1, random_state=0)
+    OneHotEncoder(), FMClassifier(init=Normal(0.1), alpha_factors=1, random_state=0)
 )
 model.fit(log, clicked)
 found = explain(model, log, background=log[:500], as_frame=True)

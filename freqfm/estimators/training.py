@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from freqfm._components import Component, OwnConstraints, is_ours
+from freqfm._components import Component, OwnConstraints, is_ours, name_to_instance
 from freqfm._input.rows import for_users
 from freqfm._input.validation import LearnedArrays
 from freqfm._messages import cut, shown, warn_user
@@ -72,11 +72,40 @@ class TrainedEstimator(OwnConstraints, CallbackSupportMixin):
         "device": "no_validation",  # see backends.get
     }
     _writes_checkpoints = True
+    #: The components known by name, for each parameter that takes one.
+    _registries: ClassVar[dict] = {}
 
     verbose: int = 0
     n_jobs: int | None = None
     random_state: int | np.random.RandomState | np.random.Generator | None = None
     device: str = "cpu"
+
+    def set_params(self, **params):
+        """Set parameters; parameters of a component can be set even if it is given by name.
+
+        ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
+        name; a name is then replaced by an instance, and so is an "auto" whose choice does not
+        depend on the data. So searches over ``optimizer__...`` need no instance.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If a parameter is set of a component that has no such parameter, or is not yet chosen.
+        """
+        name_to_instance(self, self._components_by_name(params), params)
+        return super().set_params(**params)
+
+    def _components_by_name(self, params):
+        """Return the components of each parameter by name, if ``params`` are set."""
+        return self._registries
 
     def _init_curves(self):
         """Initialise the records of a new model's epochs."""

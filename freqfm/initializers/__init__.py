@@ -17,8 +17,7 @@ def resolve_for_columns(estimator):
     ValueError
         If it needs the interactions of users and items.
     """
-    scale = "scale", "init_scale", estimator.init_scale
-    initializer = resolve("init", estimator.init, Initializer, INITIALIZERS, [scale])
+    initializer = resolve("init", estimator.init, Initializer, INITIALIZERS)
     if initializer.needs_interactions:
         others = [name for name, kind in INITIALIZERS.items() if not kind.needs_interactions]
         raise ValueError(

@@ -46,6 +46,7 @@ from freqfm.backends.cpu.ranking.softmax import softmax_train
 from freqfm.backends.cpu.ranking.softmax_rows import SURROGATES
 from freqfm.datasets import RowStream, make_interactions
 from freqfm.estimators.fm.targets import base_score, expect, mean_loss, warn_of_spread
+from freqfm.initializers import Normal
 from freqfm.losses import (
     CCL,
     LOSSES,
@@ -285,7 +286,7 @@ def test_quantile_leaves_its_share_below(in_numpy):
 
 
 def test_losses_without_a_formula_of_the_best_constant_average_the_chunks(in_numpy):
-    options = {"alpha_factors": 0, "fit_linear": False, "init_scale": 0, "optimizer": "sgd"}
+    options = {"alpha_factors": 0, "fit_linear": False, "init": Normal(0), "optimizer": "sgd"}
     model = regressor(loss=Quantile(0.8), learning_rate=1e-12, **options)
     model.partial_fit(X, np.full(80, 3.0)).partial_fit(X[:40], np.zeros(40))
     assert model.intercept_[0] == pytest.approx(2.0, abs=1e-3)
@@ -401,7 +402,7 @@ def test_parameters_of_a_loss_are_searched(in_numpy):
 def test_momentum_is_that_of_a_loop(at_full_rates):
     # Without factors the model is linear, and with one batch its gradient is simple.
     model = hinge(
-        optimizer=Momentum(0.1), n_components=1, init_scale=0.0, alpha_linear=0.0,
+        optimizer=Momentum(0.1), n_components=1, init=Normal(0.0), alpha_linear=0.0,
         alpha_factors=0.0, batch_size=80, max_iter=7,
     ).fit(X, CLASSES)  # fmt: skip
     start = base_score(Hinge(), True, CLASSES.astype(np.float32), np.ones(80))

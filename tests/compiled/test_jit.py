@@ -456,7 +456,7 @@ from freqfm._numba.jit import KERNELS
 X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
 of_two = {"n_components": 2, "max_iter": 2, "random_state": 0}
 models = [
-    freqfm.FMRegressor(init_scale=0.5, batch_size=5, **of_two),
+    freqfm.FMRegressor(init=Normal(0.5), batch_size=5, **of_two),
     # Rounding turns the singular vectors of equal values, which a spectral start takes.
     freqfm.MFRecommender(init="xavier", **of_two),
     freqfm.ALSRecommender(**of_two),

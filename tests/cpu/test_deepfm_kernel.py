@@ -25,6 +25,7 @@ from freqfm._input.validation import canonical_csr
 from freqfm.backends.base import FMWeights
 from freqfm.backends.cpu.fm import deep as deepfm
 from freqfm.backends.cpu.fm import deep as dense
+from freqfm.initializers import Normal
 from freqfm.optimizers import SGD, Adagrad, Adam
 
 FIELDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 1, 1, 0])
@@ -47,7 +48,7 @@ def model_of(cls=DeepFMClassifier, **params):
         "dropout": 0.0,
         "max_iter": 3,
         "batch_size": 40,
-        "init_scale": 0.4,
+        "init": Normal(0.4),
         "early_stopping": False,
         "random_state": 0,
     }

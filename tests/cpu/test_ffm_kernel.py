@@ -13,6 +13,7 @@ from test_fm_kernel import CASES, assert_training_equals, terms_of
 from test_fm_kernel import estimator as machine
 
 from freqfm import FFMClassifier, FFMRegressor, FMClassifier, FMRegressor
+from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, OPTIMIZERS, SGD, Adam
 
 FIELDS = np.array([0, 0, 1, 1, 1, 0, 2, 2, 2, 3, 3, 0])
@@ -46,7 +47,7 @@ def reference_of(model, optimizer, X, weight, target):
     shape = X.shape[1], 1 + model.fields_.max(), model.n_components
     generator = np.random.default_rng(model._seed)
     drawn = generator.standard_normal((shape[0], shape[1] * shape[2]), dtype=np.float32)
-    factors = (np.float32(model.init_scale) * drawn).reshape(shape)
+    factors = (np.float32(model.init.scale) * drawn).reshape(shape)
     coef, base = np.zeros(X.shape[1]), model._loss.base_score(target, weight)
     args = base, coef, factors, *terms_of(model, optimizer, X, weight)
     return ReferenceFFM(*args, fields=model.fields_)
@@ -68,7 +69,7 @@ def test_training_equals_the_reference(rows, cls, optimizer, weighted):
 @each("width", [1, 2, 3, 4, 5, 8, 17])
 def test_vectors_of_any_length_are_trained(rows, width):
     X, y = rows
-    params = {"n_components": width, "init_scale": 0.5 / np.sqrt(width), "alpha_factors": 0.5}
+    params = {"n_components": width, "init": Normal(0.5 / np.sqrt(width)), "alpha_factors": 0.5}
     optimizer, weight, target = CFSGD(0.1, max_step=10.0), np.ones(len(y)), y.astype(float)
     model = estimator(FFMRegressor, optimizer, max_iter=1, **params).fit(X, y)
     reference = reference_of(model, optimizer, X, weight, target)

@@ -15,6 +15,7 @@ from freqfm.backends.cpu.fm import prepared as fm_prepared
 from freqfm.backends.cpu.fm import trainer as fm_trainer
 from freqfm.backends.cpu.fm.prepared import ONE_PASS_BITS
 from freqfm.formulas.special import arctangent, exp_of_minus, log_of_one_plus
+from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Adagrad, Adam, RowwiseAdagrad
 
 COUNTS = np.arange(1.0, 13.0)
@@ -41,7 +42,7 @@ def estimator(cls, optimizer, **params):
             "optimizer": optimizer,
             "max_iter": 4,
             "batch_size": 16,
-            "init_scale": 0.3,
+            "init": Normal(0.3),
             "early_stopping": False,
             "n_iter_no_change": None,
             "random_state": 3,
@@ -53,7 +54,7 @@ def estimator(cls, optimizer, **params):
 def reference_of(model, optimizer, X, weight):
     """The reference in the state from which ``model`` started."""
     generator = np.random.default_rng(model._seed)
-    factors = np.float32(model.init_scale) * generator.standard_normal(
+    factors = np.float32(model.init.scale) * generator.standard_normal(
         (X.shape[1], model.n_components), dtype=np.float32
     )
     terms = terms_of(model, optimizer, X, weight)
@@ -120,7 +121,7 @@ WIDTHS = [1, 16, 17, 32, 33, 64, 65, 80, 128, 150]
 @each("width", WIDTHS)
 def test_vectors_of_any_length_are_trained(clicks, width):
     X, y = clicks
-    params = {"n_components": width, "init_scale": 0.5 / np.sqrt(width), "alpha_factors": 0.5}
+    params = {"n_components": width, "init": Normal(0.5 / np.sqrt(width)), "alpha_factors": 0.5}
     optimizer, weight = CFSGD(0.1, max_step=10.0), np.ones(len(y))
     model = estimator(FMRegressor, optimizer, max_iter=1, **params).fit(X, y)
     reference = reference_of(model, optimizer, X, weight)
@@ -133,7 +134,7 @@ def test_vectors_of_any_length_are_trained(clicks, width):
 @each("width", [5, *WIDTHS])
 def test_scores_equal_sum_over_pairs(clicks, width):
     X, y = clicks
-    model = estimator(FMRegressor, SGD(0.1), n_components=width, init_scale=0.1).fit(X, y)
+    model = estimator(FMRegressor, SGD(0.1), n_components=width, init=Normal(0.1)).fit(X, y)
     # Rows of no entry, of one and of two beside each other, and of all.
     X = sparse.csr_array(np.concatenate([np.tri(13, 12, -1), 2 * np.eye(5, 12), X.toarray()]))
     expected = fm_scores(X.toarray(), model.intercept_, model.coef_, model.factors_)

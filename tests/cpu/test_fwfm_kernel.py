@@ -24,6 +24,7 @@ from freqfm._input.validation import canonical_csr
 from freqfm.backends.base import FMWeights
 from freqfm.backends.cpu.fm import deep as dense
 from freqfm.backends.cpu.fm import fields as fwfm
+from freqfm.initializers import Normal
 from freqfm.optimizers import SGD, Adagrad, Adam
 
 #: Fields of several entries in a row and of one, in no order.
@@ -52,7 +53,7 @@ def model_of(cls=FwFMClassifier, **params):
         "fields": FIELDS,
         "max_iter": 3,
         "batch_size": 40,
-        "init_scale": 0.4,
+        "init": Normal(0.4),
         "early_stopping": False,
         "random_state": 0,
     }
@@ -195,6 +196,6 @@ def test_weights_within_one_hot_encoded_fields_stay_one():
 def test_bound_of_curvature_holds_the_loss_down():
     # Steps up to the bound alone, on interactions that are far too large at first.
     X, y, fields = one_hot(400)
-    model = model_of(fields=fields, init_scale=3.0, max_iter=8, alpha_factors=0.0)
+    model = model_of(fields=fields, init=Normal(3.0), max_iter=8, alpha_factors=0.0)
     losses = clone(model).set_params(field_optimizer=SGD(1e-30)).fit(X, y).loss_curve_
     assert (np.diff(losses) < 0).all()

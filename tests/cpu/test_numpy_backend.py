@@ -38,7 +38,7 @@ from freqfm.backends.base import (
     Stream,
 )
 from freqfm.datasets import make_interactions
-from freqfm.initializers import XavierUniform
+from freqfm.initializers import Normal, XavierUniform
 from freqfm.losses import (
     BPR,
     BSL,
@@ -182,7 +182,7 @@ def test_factorization_machines_agree(use, case):
     X, y = rows(case["model"])
     model = FM_MODELS[case["model"]]
     model = clone(model).set_params(
-        optimizer=OPTIMIZERS[case["optimizer"]], batch_size=25, init_scale=0.3, random_state=0,
+        optimizer=OPTIMIZERS[case["optimizer"]], batch_size=25, init=Normal(0.3), random_state=0,
         **{"max_iter": 2, **case["params"]},
     )  # fmt: skip
     weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if case["weighted"] else None
@@ -425,7 +425,7 @@ def test_custom_formulas_of_factorization_machines(numpy_backend, model, custom,
     X, y = rows(model)
     one, other = (
         clone(FM_MODELS[model])
-        .set_params(max_iter=2, batch_size=25, init_scale=0.3, random_state=0, **params)
+        .set_params(max_iter=2, batch_size=25, init=Normal(0.3), random_state=0, **params)
         .fit(X, y)
         for params in (custom, shipped)
     )

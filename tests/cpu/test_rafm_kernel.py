@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference.rafm import expectation, full_tables, gradients, pair_scores, prefix_scores
 
 from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
+from freqfm.initializers import Normal
 from freqfm.optimizers import SGD
 
 RANKS = (2, 3, 5)
@@ -23,7 +24,7 @@ def model_of(cls, **params):
             "rank_assignment": np.array(RANKS)[LEVELS],
             "max_iter": 3,
             "batch_size": 16,
-            "init_scale": 0.3,
+            "init": Normal(0.3),
             "early_stopping": False,
             "n_iter_no_change": None,
             "random_state": 3,
@@ -122,7 +123,7 @@ def test_free_vectors_follow_the_direction_of_theorem_6(clicks):
 @pytest.mark.parametrize("cls", CLASSES)
 def test_one_rank_is_that_fm(clicks, cls, optimizer):
     X, y = clicks
-    params = {"optimizer": optimizer, "max_iter": 3, "batch_size": 16, "init_scale": 0.3}
+    params = {"optimizer": optimizer, "max_iter": 3, "batch_size": 16, "init": Normal(0.3)}
     params |= {"early_stopping": False, "random_state": 3}
     params |= {"learning_rate": 0.1} if "sgd" in optimizer else {}
     fm = PLAIN[cls](5, **params).fit(X, y)

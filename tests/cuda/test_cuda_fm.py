@@ -24,6 +24,7 @@ from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.backends.cuda.fm import layers as towers
 from freqfm.backends.cuda.fm import trainer as fm_trainer
 from freqfm.backends.cuda.fm.batch import EpochSort
+from freqfm.initializers import Normal
 from freqfm.optimizers import SGD, Adagrad
 
 pytestmark = pytest.mark.slow  # compiles or emulates many combinations
@@ -86,7 +87,7 @@ def test_factorization_machines_agree(fit_on, case):
     X, y = rows(case["model"])
     model = clone(FM_MODELS[case["model"]]).set_params(
         optimizer=OPTIMIZERS[case["optimizer"]], batch_size=case["batch_size"],
-        init_scale=0.3, random_state=0, **{"max_iter": 2, **case["params"]},
+        init=Normal(0.3), random_state=0, **{"max_iter": 2, **case["params"]},
     )  # fmt: skip
     weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if case["weighted"] else None
     assert_agree(fit_on, model, X, y, sample_weight=weight)
@@ -99,7 +100,7 @@ def test_factorization_machines_agree(fit_on, case):
 def test_lanes_share_the_columns(fit_on, model, optimizer):
     X, y = rows(model)
     model = clone(FM_MODELS[model]).set_params(
-        optimizer=OPTIMIZERS[optimizer], max_iter=1, batch_size=25, init_scale=0.3,
+        optimizer=OPTIMIZERS[optimizer], max_iter=1, batch_size=25, init=Normal(0.3),
         early_stopping=False, random_state=0,
     )  # fmt: skip
     assert_agree(fit_on, model, X[:40], y[:40], n_lanes=4)
@@ -110,7 +111,7 @@ def test_lanes_share_the_columns(fit_on, model, optimizer):
     [{"loss": CustomLogLoss()}, {"optimizer": CustomAdam(0.01)}, {"optimizer": CustomFASGD(0.1)}],
 )
 def test_formulas_of_users_agree(fit_on, custom):
-    model = FMClassifier(3, max_iter=2, batch_size=25, init_scale=0.3, random_state=0, **custom)
+    model = FMClassifier(3, max_iter=2, batch_size=25, init=Normal(0.3), random_state=0, **custom)
     assert_agree(fit_on, model, *rows("binary"))
 
 
@@ -125,7 +126,7 @@ def test_the_scale_of_a_loss_agrees(fit_on, ranks):
 def test_the_best_model_settles_on_both(fit_on):
     X, y = rows("binary")
     options = {"max_iter": 10, "n_iter_no_change": 2, "optimizer": "adagrad", "random_state": 0}
-    model = FMClassifier(3, batch_size=25, init_scale=0.3, learning_rate=0.5, **options)
+    model = FMClassifier(3, batch_size=25, init=Normal(0.3), learning_rate=0.5, **options)
     assert_agree(fit_on, model, X[:40], y[:40], X_val=X[40:], y_val=y[40:])
 
 
@@ -161,7 +162,7 @@ def test_layers_agree(fit_on, case):
     weight = np.random.default_rng(6).uniform(0.5, 2, len(y)) if case.pop("weighted") else None
     optimizer, params = OPTIMIZERS[case.pop("optimizer")], case.pop("params")
     model = clone(LAYERED[case.pop("model")]).set_params(
-        **{"max_iter": 2, **case, **params}, optimizer=optimizer, init_scale=0.3, random_state=0,
+        **{"max_iter": 2, **case, **params}, optimizer=optimizer, init=Normal(0.3), random_state=0,
         alpha_linear=0.1, alpha_factors=0.1, alpha_layers=0.1,
     )  # fmt: skip
     assert_agree(fit_on, model, X, y, sample_weight=weight)
@@ -171,7 +172,7 @@ def test_layers_agree(fit_on, case):
 def test_lanes_share_layers(fit_on, model):
     model = clone(LAYERED[model]).set_params(
         n_components=5, hidden_layer_sizes=(5, 4), max_iter=1, early_stopping=False,
-        random_state=0, init_scale=0.3,
+        random_state=0, init=Normal(0.3),
     )  # fmt: skip
     assert_agree(fit_on, model, *rows("binary"), n_lanes=4)
 
@@ -225,7 +226,7 @@ def test_tokens_of_many_pieces_agree(fit_on, model):
     X[:, 0], X[:90, 1], X[40:200, 2], X[:50, 4] = 1, 0.5, -1, generator.random(50)
     X = sparse.csr_array(X)
     model = clone(model).set_params(
-        optimizer=SGD(0.05), max_iter=2, batch_size=215, init_scale=0.3, early_stopping=False,
+        optimizer=SGD(0.05), max_iter=2, batch_size=215, init=Normal(0.3), early_stopping=False,
         random_state=0,
     )  # fmt: skip
     assert_agree(fit_on, model, X, generator.random(230))

@@ -36,6 +36,7 @@ from freqfm.backends.base import DeviceUnavailableError, FoldInProblem, Historie
 from freqfm.backends.cuda.memory import DeviceTrainer
 from freqfm.datasets import make_clicks, make_interactions
 from freqfm.exceptions import DivergenceError
+from freqfm.initializers import Normal
 from freqfm.optimizers import Adam
 
 try:
@@ -84,7 +85,7 @@ def test_an_epoch_agrees_with_the_reference(fit_on, case):
     X, y = rows(case["model"])
     model = clone(FM_MODELS[case["model"]]).set_params(
         optimizer=OPTIMIZERS[case["optimizer"]], max_iter=1, batch_size=case["batch_size"],
-        init_scale=0.3, early_stopping=False, random_state=0, **case["params"],
+        init=Normal(0.3), early_stopping=False, random_state=0, **case["params"],
     )  # fmt: skip
     reference, found = (fit_on(backend, model, X, y) for backend in (NumpyBackend(), GPU))
     # A batch of 60 rows is one step.
@@ -99,7 +100,7 @@ def test_an_epoch_agrees_with_the_reference(fit_on, case):
 )
 def test_formulas_of_users_agree(fit_on, params):
     X, y = rows("binary")
-    model = FMClassifier(3, max_iter=2, batch_size=25, init_scale=0.3, random_state=0, **params)
+    model = FMClassifier(3, max_iter=2, batch_size=25, init=Normal(0.3), random_state=0, **params)
     reference, found = (fit_on(backend, model, X, y) for backend in (NumpyBackend(), GPU))
     assert difference(found, reference) < 1e-3
 

@@ -134,7 +134,12 @@ def test_bits_do_not_depend_on_threads(architecture, monkeypatch):
 def test_learning_rate_decays_linearly():
     # With one batch an epoch, SGD's first steps have rates 1, 2/3 and 1/3.
     model = Word2Vec(
-        **FEW, optimizer="sgd", learning_rate=3.0, batch_size=10_000, init_scale=0.5, subsample=None
+        **FEW,
+        optimizer="sgd",
+        learning_rate=3.0,
+        batch_size=10_000,
+        init=Normal(0.5),
+        subsample=None,
     )
     documents = sentences(20)
     model.fit(documents)
@@ -342,7 +347,7 @@ def test_pickle_clone_and_resume(tmp_path):
 
 
 def test_divergence_keeps_what_was_there():
-    model = Word2Vec(**{**FEW, "max_iter": 30}, optimizer=SGD(1e9), init_scale=1.0)
+    model = Word2Vec(**{**FEW, "max_iter": 30}, optimizer=SGD(1e9), init=Normal(1.0))
     with pytest.raises(DivergenceError, match="Word2Vec diverged in epoch"):
         model.fit(sentences())
     assert not hasattr(model, "vectors_") or np.isfinite(model.vectors_).all()
@@ -529,7 +534,7 @@ def test_a_table_is_refused():
         ({"schedule": "cosine"}, "schedule"),
         ({"optimizer": "adma"}, "did you mean 'adam'"),
         ({"optimizer": Adam(0.1), "learning_rate": 0.1}, "given together with the instance"),
-        ({"init": "prism", "init_scale": 2.0}, "init_scale=2.0 is not used"),
+        ({"init": Normal(-1.0)}, "'scale' parameter of Normal"),
         ({"device": "gpu"}, "device='gpu' is unknown"),
         ({"window": 1000, "batch_size": 2**31 - 1}, "makes up to"),
     ],

@@ -13,6 +13,7 @@ from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, StandardScale
 
 from freqfm import DeepFMClassifier, DeepFMRegressor, FMClassifier, FMRegressor, column_fields
 from freqfm.datasets import IncrementalOneHotEncoder
+from freqfm.initializers import Normal
 from freqfm.optimizers import Adam, RowwiseAdagrad
 
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
@@ -34,7 +35,7 @@ def test_without_layers_it_is_a_factorization_machine_to_the_bit(log, cls, plain
     X, y = log
     params = {"n_components": 3, "max_iter": 3, "optimizer": optimizer, "random_state": 0}
     # The two have the same defaults.
-    params |= {"alpha_factors": 2.0, "init_scale": 0.01}
+    params |= {"alpha_factors": 2.0, "init": Normal(0.01)}
     deep = cls(hidden_layer_sizes=(), fields=FIELDS, **params).fit(X, y)
     fm = plain(**params).fit(X, y)
     assert_same_model(deep, fm)
@@ -56,7 +57,7 @@ def test_learns_what_pairs_cannot_express():
     bits = np.random.default_rng(0).integers(0, 2, (2000, 3))
     encoder = OneHotEncoder().fit(bits)
     X, y = encoder.transform(bits), bits.sum(axis=1) % 2
-    params = {"alpha_factors": 0, "batch_size": 100, "init_scale": 0.1, "max_iter": 60,
+    params = {"alpha_factors": 0, "batch_size": 100, "init": Normal(0.1), "max_iter": 60,
               "early_stopping": False, "random_state": 0}  # fmt: skip
     assert FMClassifier(**params).fit(X, y).score(X, y) < 0.65
     params["layer_optimizer"] = Adam(0.01)

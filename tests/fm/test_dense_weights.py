@@ -18,6 +18,7 @@ from freqfm import (
     FwFMClassifier,
     FwFMRegressor,
 )
+from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adam, RowwiseAdagrad
 
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
@@ -118,7 +119,7 @@ def test_pickled_models_predict_and_continue(log, cls):
     "cls, own, rate, error",
     [
         (DeepFMClassifier, {"dropout": 0}, 0.1, 1e-6),
-        (FwFMClassifier, {"init_scale": 0.3}, 10.0, 1e-5),
+        (FwFMClassifier, {"init": Normal(0.3)}, 10.0, 1e-5),
     ],
 )
 def test_a_weight_is_so_many_rows(log, cls, own, rate, error):

@@ -47,6 +47,7 @@ from sklearn.preprocessing import (
 
 import freqfm
 from freqfm.estimators.fm.explanations import contributions
+from freqfm.initializers import Normal
 
 RNG = np.random.default_rng(0)
 N_FEATURES = 6
@@ -76,7 +77,7 @@ SECOND_ORDER = [
 def fitted(name="FM", params=None, n_classes=2, X=SPARSE, **more):
     kind = "Classifier" if n_classes else "Regressor"
     y = RNG.permutation(np.arange(X.shape[0]) % n_classes) if n_classes else ROWS @ ROWS[0]
-    options = {"max_iter": 3, "init_scale": 0.7, "early_stopping": False, "random_state": 0}
+    options = {"max_iter": 3, "init": Normal(0.7), "early_stopping": False, "random_state": 0}
     options |= {"n_iter_no_change": None, "alpha_factors": 0.1, "optimizer": "adagrad"}
     model = getattr(freqfm, name + kind)(**options, **(params or {}), **more)
     return model.fit(X, y)
@@ -213,7 +214,7 @@ def test_input_of_all_kinds(monkeypatch):
 
 def test_weights_and_partial_fit():
     y = np.arange(80) % 2
-    model = freqfm.FMClassifier(3, max_iter=2, random_state=0, init_scale=1.0)
+    model = freqfm.FMClassifier(3, max_iter=2, random_state=0, init=Normal(1.0))
     for changed in (
         model.fit(SPARSE, y, sample_weight=RNG.random(80)),
         model.set_params(class_weight={0: 2}).partial_fit(SPARSE, y),
@@ -472,7 +473,7 @@ def test_columns_are_grouped_by_origin_whatever_their_names(encoder, expected):
     labels = [label.replace("*", " ") for label in expected.split()]
     encoder = clone(encoder).fit(GOODS, SOLD)
     rows = encoder.transform(GOODS)
-    machine = freqfm.FMClassifier(2, max_iter=2, init_scale=0.5, random_state=0).fit(rows, SOLD)
+    machine = freqfm.FMClassifier(2, max_iter=2, init=Normal(0.5), random_state=0).fit(rows, SOLD)
     for background in (None, rows[:5]):
         found = machine.explain(rows, background=background, fields=encoder)
         right = machine.explain(rows, background=background, fields=labels)
@@ -519,7 +520,7 @@ def test_unknown_columns_of_a_union_are_refused():
 
 def clicks_of(table, **params):
     encoder = columns((OneHotEncoder(handle_unknown="ignore"), ["site", "device"]))
-    machine = freqfm.FMClassifier(3, max_iter=2, init_scale=0.5, random_state=0, **params)
+    machine = freqfm.FMClassifier(3, max_iter=2, init=Normal(0.5), random_state=0, **params)
     return make_pipeline(encoder, machine)
 
 
@@ -544,7 +545,7 @@ def models_around():
     yield CalibratedClassifierCV(frozen).fit(TABLE, CLICKED), frozen.decision_function
     single = CalibratedClassifierCV(pipeline, cv=2, ensemble=False).fit(TABLE, CLICKED)
     yield single, pipeline.decision_function
-    machine = freqfm.FMRegressor(3, max_iter=2, init_scale=0.5, random_state=0)
+    machine = freqfm.FMRegressor(3, max_iter=2, init=Normal(0.5), random_state=0)
     target = TransformedTargetRegressor(
         make_pipeline(pipeline[0], machine), transformer=StandardScaler()
     ).fit(TABLE, TABLE.age)

@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 
 from freqfm import FFMClassifier, FFMRegressor, FMClassifier, FwFMRegressor, column_fields
+from freqfm.initializers import Normal
 
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
 BOTH = pytest.mark.parametrize("cls", [FFMClassifier, FFMRegressor])
@@ -39,7 +40,7 @@ def test_learns_interactions_that_differ_by_field():
     rows, y = clicks_by_field()
     encoder = OneHotEncoder()
     X, fields = encoder.fit_transform(rows), column_fields(encoder)
-    params = {"n_components": 1, "random_state": 0, "alpha_factors": 1.0, "init_scale": 0.1}
+    params = {"n_components": 1, "random_state": 0, "alpha_factors": 1.0, "init": Normal(0.1)}
     aware = FFMClassifier(fields=fields, **params).fit(X[:4000], y[:4000])
     plain = FMClassifier(**params).fit(X[:4000], y[:4000])
     aucs = [roc_auc_score(y[4000:], m.decision_function(X[4000:])) for m in (aware, plain)]

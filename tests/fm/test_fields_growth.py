@@ -61,7 +61,7 @@ def grown(cls, **params):
 @each("cls", WITH_FIELDS)
 @each("optimizer", ["cf_sgd", "adam", "rowwise_adagrad", "sgd"])
 def test_what_a_model_has_does_not_change(cls, optimizer):
-    model, wide = grown(cls, optimizer=optimizer, init_scale=0.1)
+    model, wide = grown(cls, optimizer=optimizer, init=Normal(0.1))
     assert_array_equal(wide.fields_, NUMBERS)
     assert_array_equal(wide.intercept_, model.intercept_)
     for name in ("coef_", "token_counts_"):
@@ -89,7 +89,7 @@ def test_what_a_model_has_does_not_change(cls, optimizer):
 
 @each("optimizer", ["adam", "adagrad", "sgd"])
 def test_new_weights_of_pairs_are_one(optimizer):
-    model, wide = grown(FwFMClassifier, field_optimizer=optimizer, init_scale=0.3)
+    model, wide = grown(FwFMClassifier, field_optimizer=optimizer, init=Normal(0.3))
     assert model.field_weights_[0, 1] != 1
     expected = np.ones((5, 5), dtype=np.float32)
     expected[:3, :3] = model.field_weights_

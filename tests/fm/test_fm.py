@@ -79,7 +79,7 @@ def test_learns_xor(optimizer):
         4,
         optimizer=optimizer,
         batch_size=50,
-        init_scale=0.1,
+        init=Normal(0.1),
         alpha_linear=0,
         alpha_factors=0,
         random_state=0,
@@ -197,7 +197,7 @@ def test_pipeline_with_one_hot_encoder():
     model = make_pipeline(OneHotEncoder(handle_unknown="ignore"), FMClassifier(random_state=0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.set_params(fmclassifier__init_scale=0.1, fmclassifier__max_iter=300).fit(rows, y)
+        model.set_params(fmclassifier__init__scale=0.1, fmclassifier__max_iter=300).fit(rows, y)
         assert model.predict([["ann", "tea"], ["bob", "tea"]]).tolist() == ["yes", "no"]
         assert model.predict_proba([["eve", "tea"]]).shape == (1, 2)
 
@@ -222,10 +222,10 @@ def test_set_params_takes_an_axis_and_its_parameters_together():
     assert model.set_params(optimizer="sgd").optimizer == "sgd"
 
 
-def test_learning_rate_and_init_scale_reach_named_components(log):
+def test_learning_rate_reaches_named_components(log):
     X, y = log
-    short = FMClassifier(learning_rate=0.5, init_scale=0.2, max_iter=2, random_state=0)
-    long = FMClassifier(optimizer=CFSGD(0.5), init=Normal(0.2), max_iter=2, random_state=0)
+    short = FMClassifier(learning_rate=0.5, max_iter=2, random_state=0)
+    long = FMClassifier(optimizer=CFSGD(0.5), max_iter=2, random_state=0)
     assert_same_model(short.fit(X, y), long.fit(X, y))
 
 

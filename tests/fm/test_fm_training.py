@@ -38,6 +38,7 @@ from freqfm import (
 )
 from freqfm.datasets import RowStream, make_clicks, make_interactions
 from freqfm.estimators.training import Attempt, EpochLoop, Phase, TrainingTask
+from freqfm.initializers import Normal
 from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
 
 # Continuing
@@ -446,7 +447,7 @@ def test_refused_call_leaves_the_model_as_it_was(log):
 
 def test_divergence_says_what_happened_and_keeps_the_last_finite_model(at_full_rates):
     X, y = make_regression(200, 5, random_state=0)
-    options = {"early_stopping": False, "random_state": 0, "init_scale": 0.1}
+    options = {"early_stopping": False, "random_state": 0, "init": Normal(0.1)}
     model = FMRegressor(optimizer=SGD(0.05), max_iter=50, **options)
     with pytest.raises(DivergenceError) as error:
         model.fit(X, y)

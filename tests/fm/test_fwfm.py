@@ -9,6 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from freqfm import FMClassifier, FwFMClassifier, FwFMRegressor, column_fields
+from freqfm.initializers import Normal
 from freqfm.optimizers import Adam
 
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
@@ -34,7 +35,7 @@ def test_learns_which_fields_interact():
     rows, y = clicks_by_field()
     encoder = OneHotEncoder()
     X, fields = encoder.fit_transform(rows), column_fields(encoder)
-    params = {"n_components": 1, "random_state": 0, "alpha_factors": 1.0, "init_scale": 0.3}
+    params = {"n_components": 1, "random_state": 0, "alpha_factors": 1.0, "init": Normal(0.3)}
     weighted = FwFMClassifier(fields=fields, field_optimizer=Adam(0.02), **params)
     models = [model.fit(X[:4000], y[:4000]) for model in (weighted, FMClassifier(**params))]
     aucs = [roc_auc_score(y[4000:], model.decision_function(X[4000:])) for model in models]
@@ -48,7 +49,9 @@ def test_learns_which_fields_interact():
 
 def test_weights_of_fields_scale_interactions():
     X = np.eye(6)
-    model = model_of(FwFMRegressor, fields=[0, 0, 1, 1, 2, 2], init_scale=1.0).fit(X, np.arange(6))
+    model = model_of(FwFMRegressor, fields=[0, 0, 1, 1, 2, 2], init=Normal(1.0)).fit(
+        X, np.arange(6)
+    )
     model._dense += np.random.default_rng(0).normal(size=model._dense.shape)
     found = model.interaction_strengths(n_pairs=15)
     weights, fields, V = model.field_weights_, model.fields_, model.factors_

@@ -24,6 +24,7 @@ from freqfm import (
 )
 from freqfm.displays import InteractionStrengthsDisplay
 from freqfm.estimators.fm.explanations import contributions as interactions
+from freqfm.initializers import Normal
 
 RNG = np.random.default_rng(0)
 X = sparse.csr_array(RNG.random((60, 9)) * (RNG.random((60, 9)) < 0.4))
@@ -32,7 +33,7 @@ PAIRS = np.transpose(np.triu_indices(9, k=1))
 
 
 def fitted(cls=FMRegressor, y=Y, **params):
-    return cls(max_iter=2, init_scale=0.5, n_iter_no_change=None, random_state=0, **params).fit(
+    return cls(max_iter=2, init=Normal(0.5), n_iter_no_change=None, random_state=0, **params).fit(
         X, y
     )
 
@@ -109,7 +110,7 @@ def test_display():
     plt = pytest.importorskip("matplotlib.pyplot")
     tokens = np.array([[a, b] for a in "pq" for b in "rst"] * 20)
     target = (tokens[:, 0] == "p") * (tokens[:, 1] == "s")
-    model = FMClassifier(max_iter=40, init_scale=0.1, alpha_factors=0.1, random_state=0)
+    model = FMClassifier(max_iter=40, init=Normal(0.1), alpha_factors=0.1, random_state=0)
     pipeline = make_pipeline(OneHotEncoder(), model)
     search = GridSearchCV(pipeline, {"fmclassifier__n_components": [4]}, cv=2).fit(tokens, target)
     display = InteractionStrengthsDisplay.from_estimator(search, tokens, n_pairs=3)
@@ -181,7 +182,7 @@ def test_share_is_that_of_an_analysis_of_variance():
     tokens = np.array(list(itertools.product("pq", "rst", "xy")))
     rows, y = OneHotEncoder().fit_transform(tokens), np.arange(12) % 2
     fields = np.repeat([0, 1, 2], [2, 3, 2])
-    options = {"max_iter": 3, "early_stopping": False, "init_scale": 0.5, "random_state": 0}
+    options = {"max_iter": 3, "early_stopping": False, "init": Normal(0.5), "random_state": 0}
     for model in (
         FMClassifier(3, **options),
         FMRegressor(3, **options),

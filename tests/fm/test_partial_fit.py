@@ -21,6 +21,7 @@ from freqfm import (
 )
 from freqfm.datasets import make_clicks
 from freqfm.estimators.fm import validation as parts
+from freqfm.initializers import Normal
 from freqfm.optimizers import OPTIMIZERS
 
 FIELDS = np.repeat([0, 1, 2], [2000, 900, 100])
@@ -180,13 +181,13 @@ def test_rows_without_entries_train_the_intercept(chunks, cls):
 
 def test_intercept_moves_with_the_targets_so_far(chunks):
     options = {"fit_linear": False, "alpha_linear": 0, "alpha_factors": 0, "random_state": 0}
-    still = FMClassifier(1, optimizer="sgd", learning_rate=1e-12, init_scale=0, **options)
+    still = FMClassifier(1, optimizer="sgd", learning_rate=1e-12, init=Normal(0), **options)
     X, y, _ = chunks[0]
     still.partial_fit(X[:10], np.zeros(10, int), classes=[0, 1])
     assert still.intercept_[0] == pytest.approx(logit(1e-6), rel=1e-5)
     still.partial_fit(X, y)
     assert still.intercept_[0] == pytest.approx(logit(y.sum() / 110), rel=1e-5)
-    still = FMRegressor(1, optimizer="sgd", learning_rate=1e-12, init_scale=0, **options)
+    still = FMRegressor(1, optimizer="sgd", learning_rate=1e-12, init=Normal(0), **options)
     weight = np.arange(1.0, 101)
     still.fit(X[:10], y[:10] + 5).partial_fit(X, y, sample_weight=weight)
     mean = (y[:10].sum() + 50 + y @ weight) / (10 + weight.sum())

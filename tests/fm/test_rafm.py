@@ -16,6 +16,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from freqfm import RaFMClassifier, RaFMRegressor
 from freqfm.datasets import make_clicks
 from freqfm.estimators.fm.factors import assign_levels
+from freqfm.initializers import Normal
 from freqfm.optimizers import Adam
 
 
@@ -38,7 +39,7 @@ def test_in_a_pipeline_and_a_search():
         RaFMClassifier(
             optimizer=Adam(0.02),
             batch_size=50,
-            init_scale=0.1,
+            init=Normal(0.1),
             max_iter=30,
             random_state=0,
             alpha_linear=1,

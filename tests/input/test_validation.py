@@ -233,7 +233,6 @@ OUT_OF_RANGE = {
     **dict.fromkeys(FLAGS, (2, "yes", None)),
     "alpha_per": ["sample", None],
     "learning_rate": [0, -1.0, np.nan, np.inf, "fast"],
-    "init_scale": [-1.0, np.nan, np.inf, "wide"],
     "validation_fraction": [0, 1, -0.1, np.nan, None],
     "n_iter_no_change": [0, 1.5],
     "scoring": ["auc", 3, None],
@@ -279,7 +278,8 @@ def test_components(clicks):
         ({"optimizer": "Adam"}, "did you mean 'adam'"),
         ({"init": "norm"}, "init='norm' is not known; did you mean 'normal'"),
         ({"optimizer": SGD(1), "learning_rate": 0.1}, "learning_rate=0.1 .* optimizer=SGD"),
-        ({"init": Normal(0.2), "init_scale": 0.1}, "scale=0.1 .* init=Normal"),
+        ({"init": Normal("wide")}, "'scale' parameter of Normal"),
+        ({"init": Normal(-1.0)}, "'scale' parameter of Normal"),
         ({"optimizer": SGD(-1)}, "'learning_rate' parameter of SGD"),
         ({"optimizer": CFSGD(count="row")}, "'count' parameter of CFSGD"),
         ({"optimizer": FASGD(counts=[1, 2])}, r"counts of FASGD .*\(2,\).* 12 features"),
@@ -303,7 +303,7 @@ def test_vector_instead_of_a_matrix():
 
 
 def test_rows_that_overflow_scores_are_an_error():
-    model = FMRegressor(2, alpha_factors=0, init_scale=0.1).fit(np.eye(4), np.arange(4.0))
+    model = FMRegressor(2, alpha_factors=0, init=Normal(0.1)).fit(np.eye(4), np.arange(4.0))
     with pytest.raises(ValueError, match="X holds values up to 1e\\+25.*overflow"):
         model.predict(np.full((1, 4), 1e25))
 

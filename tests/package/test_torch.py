@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from reference.fm import epoch_order
 
 from freqfm import FMClassifier
+from freqfm.initializers import Normal
 from freqfm.optimizers import SGD, Adagrad, Adam
 
 torch = pytest.importorskip("torch")
@@ -32,7 +33,7 @@ def test_steps_equal_those_of_torch(clicks, optimizer, reference):
         batch_size=15,
         alpha_linear=0,
         alpha_factors=0,
-        init_scale=0.3,
+        init=Normal(0.3),
         n_iter_no_change=None,
         random_state=0,
     ).fit(X, y)

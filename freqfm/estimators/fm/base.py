@@ -17,7 +17,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
-from freqfm._components import NON_NEGATIVE, POSITIVE, name_to_instance, resolve
+from freqfm._components import NON_NEGATIVE, POSITIVE, resolve
 from freqfm._input.rows import with_fields_of
 from freqfm._input.validation import (
     LearnedArrays,
@@ -165,7 +165,6 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         "alpha_factors": [*NON_NEGATIVE, StrOptions({"auto"})],
         "alpha_per": [StrOptions({"token", "row"})],
         "init": "no_validation",
-        "init_scale": [*NON_NEGATIVE, None],
         "fit_intercept": ["boolean"],
         "fit_linear": ["boolean"],
         "early_stopping": ["boolean", StrOptions({"auto"})],
@@ -190,7 +189,6 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
     alpha_factors: float | str = "auto"
     alpha_per: str = "token"
     init: str | Initializer = "normal"
-    init_scale: float | None = None
     fit_intercept: bool = True
     fit_linear: bool = True
     early_stopping: bool | str = "auto"
@@ -206,24 +204,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         tags.input_tags.sparse = True
         return tags
 
-    def set_params(self, **params):
-        """Set parameters, including those of components that are given by name.
-
-        ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
-        name, which is then replaced by an instance. So searches over ``optimizer__...`` need no
-        instance.
-
-        Parameters
-        ----------
-        **params : dict
-
-        Returns
-        -------
-        self : object
-        """
-        axes = {"loss": self._losses, "optimizer": OPTIMIZERS, "init": INITIALIZERS}
-        name_to_instance(self, axes, params)
-        return super().set_params(**params)
+    def _components_by_name(self, params):
+        return {"loss": self._losses, "optimizer": OPTIMIZERS, "init": INITIALIZERS}
 
     #: The losses by name, and whether targets are classes.
     _losses: ClassVar[dict]

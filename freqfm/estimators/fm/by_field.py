@@ -42,9 +42,9 @@ class FFMRegressor(RealTargets, FieldAwareFactors):
     alpha_factors : float or "auto", default="auto"
         Penalty ``alpha_factors / 2 * |v_{i,f}|^2``, added likewise, in equal shares for each row
         that holds feature i and another one of field f. "auto" is chosen likewise, or 2.
-    init_scale : float, default=None
-        The initializer's scale; None means its default, and 0.03 for "normal". Not allowed with an
-        instance that has its own.
+    init : str or Initializer, default="normal"
+        Initial values of the factors: "normal", with a scale of 0.03, "xavier", or an instance from
+        :mod:`freqfm.initializers`, such as ``Normal(scale)``.
     device : str, default="cpu"
         Where the model trains and predicts: "cpu", or "auto". These machines run on the CPU only:
         "cuda" raises. See :ref:`gpu`.

@@ -181,10 +181,11 @@ class DeepFMClassifier(ClassTargets, FactorsWithFieldsTower):
     --------
     >>> from sklearn.preprocessing import OneHotEncoder
     >>> from freqfm import DeepFMClassifier, column_fields
+    >>> from freqfm.initializers import Normal
     >>> rows = [["ann", "tea"], ["ann", "jam"], ["bob", "tea"], ["bob", "jam"]] * 50
     >>> y = ["yes", "no", "no", "yes"] * 50
     >>> encoder = OneHotEncoder().fit(rows)
-    >>> model = DeepFMClassifier(fields=column_fields(encoder), init_scale=0.1, random_state=0)
+    >>> model = DeepFMClassifier(fields=column_fields(encoder), init=Normal(0.1), random_state=0)
     >>> model = model.set_params(max_iter=300).fit(encoder.transform(rows), y)
     >>> model.predict(encoder.transform([["ann", "tea"], ["bob", "tea"]])).tolist()
     ['yes', 'no']
@@ -234,9 +235,9 @@ class NFMRegressor(RealTargets, FactorsWithPooledTower):
     dropout : float, default=0.5
         Share of the pooled interactions, and of every layer's values, that training drops at
         random; the others are divided by 1 - ``dropout``.
-    init_scale : float, default=None
-        The initializer's scale; None means 0.1 for "normal", and else its default. Not allowed
-        with an instance that has its own.
+    init : str or Initializer, default="normal"
+        Initial values of the factors: "normal", with a scale of 0.1, "xavier", or an instance from
+        :mod:`freqfm.initializers`, such as ``Normal(scale)``.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from freqfm._components import NON_NEGATIVE, name_to_instance, resolve
+from freqfm._components import NON_NEGATIVE, resolve
 from freqfm._input.rows import CarriesFields, slices
 from freqfm._input.validation import (
     LearnedArrays,
@@ -247,22 +247,8 @@ class FactorsWithDense(PlainFactors):
     def _learned(self):
         return [*super()._learned(), *_DENSE[1:]]
 
-    def set_params(self, **params):
-        """Set parameters, including those of components that are given by name.
-
-        ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
-        name, which is then replaced by an instance; likewise for the optimizer of dense weights.
-
-        Parameters
-        ----------
-        **params : dict
-
-        Returns
-        -------
-        self : object
-        """
-        name_to_instance(self, {self._dense_optimizer: OPTIMIZERS}, params)
-        return super().set_params(**params)
+    def _components_by_name(self, params):
+        return {**super()._components_by_name(params), self._dense_optimizer: OPTIMIZERS}
 
     def _checked_dense_optimizer(self):
         """Return the optimizer of the dense weights, which all have one learning rate."""

@@ -51,10 +51,7 @@ class FMRegressor(RealTargets, PlainFactors):
         token, so that it grows with the data.
     init : str or Initializer, default="normal"
         Initial values of the factors: "normal", "xavier", or an instance from
-        :mod:`freqfm.initializers`.
-    init_scale : float, default=None
-        The initializer's scale; None means its default. Not allowed with an instance that has its
-        own.
+        :mod:`freqfm.initializers`, such as ``Normal(scale)``.
     fit_intercept : bool, default=True
         Whether w_0 is learned; it starts at the mean. False keeps it at 0.
     fit_linear : bool, default=True

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._components import POSITIVE_INTEGER, OwnConstraints, name_to_instance
+from freqfm._components import POSITIVE_INTEGER, OwnConstraints
 from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import slices, split_signs, take_rows
 from freqfm._input.validation import (
@@ -82,8 +82,6 @@ class BaseRecommender(
     verbose: int = 0
     n_jobs: int | None = None
 
-    #: The components known by name, for each parameter that takes one.
-    _registries: ClassVar[dict] = {}
     #: Learned attributes that are named tuples; stored as plain dicts.
     _records: ClassVar[dict] = {"_history": InteractionHistory, "_dislikes": InteractionHistory}
     #: The items that users dislike, whose weights are positive; or None.
@@ -215,33 +213,6 @@ class BaseRecommender(
     @property
     def _n_features_out(self):
         return self.item_factors_.shape[1]
-
-    def set_params(self, **params):
-        """Set parameters; parameters of a component can be set even if it is given by name.
-
-        ``set_params(optimizer__beta_1=0.8)`` works whether ``optimizer`` is an instance or a name;
-        a name is then replaced by an instance, and so is an "auto" whose choice does not depend on
-        the data.
-
-        Parameters
-        ----------
-        **params : dict
-
-        Returns
-        -------
-        self : object
-
-        Raises
-        ------
-        ValueError
-            If a parameter is set of a component that has no such parameter, or is not yet chosen.
-        """
-        name_to_instance(self, self._components_by_name(params), params)
-        return super().set_params(**params)
-
-    def _components_by_name(self, params):
-        """Return the components of each parameter by name, if ``params`` are set."""
-        return self._registries
 
     # Interactions.
 

@@ -13,10 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
 from freqfm._components import (
-    NON_NEGATIVE,
     POSITIVE,
     POSITIVE_INTEGER,
-    name_to_instance,
     nearest,
     resolve,
 )
@@ -256,10 +254,8 @@ class Word2Vec(
         token once.
     init : str or Initializer, default="normal"
         Initial values of the input vectors: "normal", "xavier", "prism", or an instance from
-        :mod:`freqfm.initializers`. Output vectors start at zero.
-    init_scale : float, default=None
-        The initializer's scale; None is 1 / (sqrt(12) ``n_components``) for "normal", else its
-        default. Not allowed with an instance that has its own.
+        :mod:`freqfm.initializers`, such as ``Normal(scale)``; "normal" has the scale
+        1 / (sqrt(12) ``n_components``). Output vectors start at zero.
     verbose : int, default=0
         1 prints what ``fit`` is doing, and shows the loss and the remaining time, as a bar in
         terminals and notebooks if rich is installed, else as a line for each epoch. 2 always prints
@@ -361,9 +357,9 @@ class Word2Vec(
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "batch_size": POSITIVE_INTEGER,
         "init": "no_validation",
-        "init_scale": [*NON_NEGATIVE, None],
     }
 
+    _registries = {"optimizer": OPTIMIZERS, "init": INITIALIZERS}
     # There is no early stopping; the epoch loop compares losses all the same.
     tol = 0.0
 
@@ -383,7 +379,6 @@ class Word2Vec(
     max_iter: int = 5
     batch_size: int = 256
     init: str | Initializer = "normal"
-    init_scale: float | None = None
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -395,23 +390,6 @@ class Word2Vec(
     @property
     def _n_features_out(self):
         return self.vectors_.shape[1]
-
-    def set_params(self, **params):
-        """Set parameters, including those of components that are given by name.
-
-        ``set_params(optimizer__learning_rate=0.1)`` works whether ``optimizer`` is an instance or a
-        name, which is replaced by an instance.
-
-        Parameters
-        ----------
-        **params : dict
-
-        Returns
-        -------
-        self : object
-        """
-        name_to_instance(self, {"optimizer": OPTIMIZERS, "init": INITIALIZERS}, params)
-        return super().set_params(**params)
 
     # Fitting.
 
