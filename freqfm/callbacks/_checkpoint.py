@@ -1,7 +1,5 @@
 """Checkpoint: the state of a fit in a file, epoch by epoch."""
 
-from __future__ import annotations
-
 import os
 from numbers import Integral
 from pathlib import Path

@@ -5,8 +5,6 @@ step, names the subfolder that counts: readers have the rows of one call, and ma
 keep working. A draft of the header lies beside a subfolder until then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

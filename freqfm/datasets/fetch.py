@@ -1,7 +1,5 @@
 """Download of public data sets: the ratings of MovieLens and the check-ins of Gowalla."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """A one-hot encoder that grows with a stream."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Made data: clicks, and interactions with heavy-tailed popularity."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Text files: rows of libFM and libffm, and lists of items."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

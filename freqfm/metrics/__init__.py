@@ -6,8 +6,6 @@ and N the number of held-out items of a user, every metric is a function of hit(
 N for one user, averaged over all users with N > 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

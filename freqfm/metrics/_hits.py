@@ -7,8 +7,6 @@ The formulas of the ranking metrics, for all users at once.
 They take hits and return one number per user, NaN for users without held-out items.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

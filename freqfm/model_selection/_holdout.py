@@ -1,7 +1,5 @@
 """Holding out part of every user's history, and the steps before a recommender."""
 
-from __future__ import annotations
-
 from hashlib import blake2b
 from numbers import Integral, Number, Real
 from typing import Any

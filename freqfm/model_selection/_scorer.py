@@ -1,7 +1,5 @@
 """Scorers of rankings, for cross_val_score and searches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Optimizers whose steps depend on frequencies of tokens, or on past gradients."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 

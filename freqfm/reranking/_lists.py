@@ -1,7 +1,5 @@
 """Lists of candidates, checked and sorted, and rules of shops for them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Lists that are chosen for diversity, or calibrated to users' histories."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse

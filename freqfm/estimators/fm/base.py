@@ -1,7 +1,5 @@
 """Base class of the factorization machines: parameters, fitting, the model's arrays."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The factors of plain and rank-aware machines: one table, or a table for each rank."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """The factors of machines whose features have a field: FFM, FwFM, DeepFM and NFM."""
 
-from __future__ import annotations
-
 import operator
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The field of each column: from encoders, rows that carry fields, or the parameter ``fields``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any

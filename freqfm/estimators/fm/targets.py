@@ -1,7 +1,5 @@
 """The targets of factorization machines, classes or real numbers, and losses on their scores."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ trained and written back once all went well: so the time and memory of a chunk d
 model, and a chunk that fails has changed nothing.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import NamedTuple
 

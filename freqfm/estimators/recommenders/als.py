@@ -1,7 +1,5 @@
 """Matrix factorization for implicit feedback by alternating least squares."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 

@@ -1,7 +1,5 @@
 """Matrix factorization for implicit feedback."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from numbers import Real

@@ -1,7 +1,5 @@
 """Recommenders that are trained in epochs: fits, early stopping, continued training."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A variational autoencoder for collaborative filtering, by full or sampled softmax."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Word2Vec: vectors of words, or of any tokens in sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
