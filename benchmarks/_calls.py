@@ -187,13 +187,29 @@ def large_model(n_items, n_known):
     return model
 
 
+def large_weights(n_items, k):
+    """Return a model with ``k`` random neighbours of each item, of users with ten items each."""
+    items, ends = np.arange(n_items, dtype=np.int32), np.arange(0, n_items + 1, 10)
+    X = sparse.csr_array((np.ones(n_items, np.float32), items, ends), (len(ends) - 1, n_items))
+    model = fitted("ItemKNNRecommender", 1, data=[X])
+    rng, ends = np.random.default_rng(0), np.arange(0, n_items * k + 1, k)
+    neighbors = np.sort(rng.integers(n_items, size=(n_items, k), dtype=np.int32), axis=1).ravel()
+    weights = rng.random(n_items * k, dtype=np.float32)
+    model.item_weights_ = sparse.csr_array((weights, neighbors, ends), (n_items, n_items))
+    return model
+
+
 @topic
 def large_requests(folder):
-    """One user of 500,000 items, of which some have no interactions."""
-    calls = {}
+    """One user of 500,000 items, of which some have no interactions, and of a million by weights.
+
+    Models with weights between items, of neighbours, are all alike.
+    """
+    model = once(large_weights, 1_000_000, 100)
+    calls = {"a million items, by weights": lambda: model().recommend(users=3)}
     for n_cold in (0, 150_000):
-        model = once(large_model, 500_000, 500_000 - n_cold)
-        calls[f"{n_cold:,} cold items"] = lambda model=model: model().recommend(users=3)
+        dense = once(large_model, 500_000, 500_000 - n_cold)
+        calls[f"{n_cold:,} cold items"] = lambda model=dense: model().recommend(users=3)
     return calls
 
 

@@ -20,6 +20,7 @@ from freqfm import (
     MFRecommender,
 )
 from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders import index
 from freqfm.estimators.recommenders.closed_form import ease, graph_filter
 
 MODELS = EASERecommender(3.0), GraphFilterRecommender(8, random_state=0), ItemKNNRecommender()
@@ -251,3 +252,34 @@ def test_values_of_a_table_that_vanish_are_refused():
     table = [("ann", "tea", 1.0), ("ann", "jam", 1e-300), ("bob", "tea", 1.0)]
     with pytest.raises(ValueError, match="column of values holds .* 0 in float32, such as 1e-300"):
         InteractionRecommender(EASERecommender()).fit(table)
+
+
+@each("model", MODELS)
+def test_requests_that_read_a_part_of_the_weights_have_the_same_bits(X, model, monkeypatch):
+    model = clone(model).set_params(n_neighbors=3).fit(X)
+    n_users, n_items = X.shape
+    users, items = np.repeat(np.arange(n_users), n_items), np.tile(np.arange(n_items), n_users)
+    requests = {
+        "recommend": lambda: model.recommend(X),
+        "candidates": lambda: model.recommend(X, candidates=[1, 4, 5], exclude=[4]),
+        "pairs": lambda: [model.predict_pairs(users, items)],
+        "explain": lambda: [model.explain(1, item).score for item in range(n_items)],
+    }
+    found = {}
+    for fewer in (1 / 1e9, 1e9):
+        monkeypatch.setattr(index, "_FEWER", fewer)
+        found[fewer] = {name: request() for name, request in requests.items()}
+    for name in requests:
+        for one, other in zip(*(found[fewer][name] for fewer in found), strict=True):
+            assert_array_equal(one, other)
+
+
+def test_weights_changed_in_place_lead_no_compiled_code_astray(X, monkeypatch):
+    model = ItemKNNRecommender(3).fit(X)
+    model.recommend(users=[0])
+    model.item_weights_.indices[:] = 10**9
+    for fewer in (1 / 1e9, 1e9):
+        monkeypatch.setattr(index, "_FEWER", fewer)
+        for request in (model.recommend, lambda users: model.predict_pairs(users, [1])):
+            with pytest.raises(ValueError, match="item_weights_ of this model were changed in pl"):
+                request(users=[0])

@@ -10,7 +10,7 @@ from freqfm import backends
 from freqfm._dense import unit_rows
 from freqfm._input.ids import as_list
 from freqfm._input.item_tables import is_list, number_table
-from freqfm._input.rows import slices, take_rows
+from freqfm._input.rows import csr_of, slices, take_rows
 from freqfm._input.validation import (
     canonical_csr,
     check_count,
@@ -27,6 +27,9 @@ _PAIRS = 1 << 14
 
 # Queries are divided into at least so many parts if progress is reported.
 _REPORTED_PARTS = 100
+
+# Of a table by columns those alone are read that queries have, if there are so many times as many.
+_FEWER = 4
 
 # Results of so many places are not worth a look at the memory; of more, they must not be wider than
 # there are rows to be found.
@@ -156,7 +159,8 @@ class VectorIndex(NamedTuple):
         options = {"exclude": hidden, "exclude_for_all": exclude, "candidates": request.candidates}
         if sparse.issparse(self.table):
             options |= {name: value for name, value in self.options.items() if name != "device"}
-            found, scores = sparse_top_k(queries, self.table, request.n, **options)
+            queries, table = self._in_common(queries)
+            found, scores = sparse_top_k(queries, table, request.n, **options)
             return found.astype(np.int64), scores
         options |= {"unit_columns": self.n_unit, **self.options}
         found, scores = top_k(queries, self.table, request.n, **options)
@@ -190,10 +194,35 @@ class VectorIndex(NamedTuple):
         similar[cold], cosines[cold] = -1, -np.inf
         return similar, cosines
 
+    def _in_common(self, queries):
+        """Return sparse queries and the table; with the columns alone that few queries have.
+
+        So a request does not read all of a table that is stored by columns.
+        """
+        if self.table.format != "csc":
+            return queries, self.table
+        columns, n = self.table.T, self.table.shape[0]
+        used = np.unique(queries.indices) if _FEWER * queries.nnz < columns.shape[0] else None
+        if used is not None:
+            columns, shape = take_rows(columns, used), (queries.shape[0], len(used))
+            at = np.searchsorted(used, queries.indices).astype(np.int32)
+            queries = csr_of(queries.data, at, queries.indptr, shape)
+        if columns.nnz and not 0 <= columns.indices.min() <= columns.indices.max() < n:
+            raise ValueError(
+                f"the item_weights_ of this model were changed in place: they name items outside "
+                f"[0, {n - 1}]; fit or load the model again."
+            )
+        return queries, columns.T
+
     def scores(self, queries, query_at, rows):
         """Return the dot product of ``queries[query_at[i]]`` and row ``rows[i]`` for each i."""
         some, at = np.unique(rows, return_inverse=True)
-        vectors, scores = self.vectors(some), np.empty(len(rows), dtype=np.float32)
+        if sparse.issparse(self.table):
+            queries, table = self._in_common(queries)
+            vectors = table[some]
+        else:
+            vectors = self.vectors(some)
+        scores = np.empty(len(rows), dtype=np.float32)
         for part in slices(len(rows), _PAIRS):
             pair = queries[query_at[part]], vectors[at[part]]
             if sparse.issparse(vectors):
@@ -220,10 +249,11 @@ def sparse_top_k(
     items. ``report``, if there is one, is called with the number of queries that are done, now and
     then.
     """
-    allowed = np.ones(items.shape[0], dtype=bool)
     candidates_of_each = candidates if sparse.issparse(candidates) else None
-    if candidates is not None and candidates_of_each is None:
-        allowed = np.isin(np.arange(len(allowed)), candidates)
+    for_all = candidates is not None and candidates_of_each is None
+    allowed = np.full(items.shape[0], not for_all)
+    if for_all:
+        allowed[candidates] = True
     if exclude_for_all is not None:
         allowed[exclude_for_all] = False
     n_queries, n_kept = queries.shape[0], min(k, items.shape[0])

@@ -139,7 +139,9 @@ class ItemWeightsRecommender(ClosedFormRecommender):
         learned.require(fits, "item_weights_", f"is no csr_array of shape {(n_items, n_items)}")
         learned.array("item_weights_.data", (None,), value=found.data)
         learned.array("item_weights_.indptr", (n_items + 1,), "i", found.indptr)
-        learned.indices("item_weights_.indices", found.indices, n_items)
+        # Requests check what they read of it.
+        named = "item_weights_.indices", found.indices, n_items
+        learned.once(("item_weights_",), lambda: learned.indices(*named))
 
     def explain(self, user, item, X=None):
         """Return how much each item of a user's history contributes to a score: its weight.
