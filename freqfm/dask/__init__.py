@@ -28,6 +28,7 @@ from freqfm.dask._fm import (
     RaFMClassifier,
     RaFMRegressor,
 )
+from freqfm.dask._interactions import GlobalTimeSplit, InteractionRecommender
 from freqfm.dask._mf import MFRecommender
 
 __all__ = [
@@ -40,6 +41,8 @@ __all__ = [
     "FMRegressor",
     "FwFMClassifier",
     "FwFMRegressor",
+    "GlobalTimeSplit",
+    "InteractionRecommender",
     "MFRecommender",
     "NFMClassifier",
     "NFMRegressor",

@@ -47,6 +47,10 @@ def find_client(client):
         ) from None
 
 
+class ComputedRows(list):
+    """Partitions of rows, as futures."""
+
+
 def is_frame(collection):
     """Return whether a Dask collection is a DataFrame or a Series."""
     return (
@@ -105,6 +109,8 @@ def partitions_of(name, collection, n_axes):
     ValueError
         If it has the wrong number of dimensions.
     """
+    if isinstance(collection, ComputedRows):
+        return list(collection)
     if n_axes == (2,):
         check_matrix(name, collection)
     if isinstance(collection, da.Array):

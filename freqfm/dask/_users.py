@@ -177,6 +177,11 @@ class ShardedInteractions(NamedTuple):
         return np.cumsum([0, *map(len, self.lengths)])
 
     @property
+    def firsts(self):
+        """The number of each shard's first interaction."""
+        return np.cumsum([0, *(lengths.sum() for lengths in self.lengths[:-1])]).tolist()
+
+    @property
     def indptr(self):
         """Where the interactions of each user would begin in a matrix of all."""
         return np.concatenate([[0], *self.lengths]).cumsum()
@@ -235,8 +240,7 @@ class ShardedInteractions(NamedTuple):
 
     def total(self):
         """Return the sum of the sizes of weights."""
-        firsts = np.cumsum([0, *(lengths.sum() for lengths in self.lengths[:-1])])
-        return total_of(self.gathered(summands_of, firsts.tolist()))
+        return total_of(self.gathered(summands_of, self.firsts))
 
     def sums(self, axis):
         """Return the sums of weights over rows, axis 0, or over items, float64."""
@@ -377,11 +381,11 @@ class RecommenderOnCluster(OnCluster):
         """
         model = super().to_local()
         if hasattr(self, "_history"):
-            model._remember(self._fetchable("to_local").local())
+            model._remember(self.known("to_local").local())
         return model
 
-    def _fetchable(self, wanted):
-        """Return the interactions on the workers."""
+    def known(self, wanted):
+        """Return the interactions on the workers, for what a message names."""
         if not hasattr(self, "_interactions"):
             raise RuntimeError(
                 f"{wanted} needs the interactions of fit, which are on workers and were not "
@@ -391,10 +395,10 @@ class RecommenderOnCluster(OnCluster):
         return self._interactions
 
     def _histories_of(self, users):
-        return self._fetchable("recommend(users=...)").rows(users)
+        return self.known("recommend(users=...)").rows(users)
 
     def _with_dislikes(self, X, users):
-        return with_dislikes(X, self._fetchable("recommend(users=...)").disliked_rows(users))
+        return with_dislikes(X, self.known("recommend(users=...)").disliked_rows(users))
 
     def _validate_history(self, X, reset=False):
         if dask.is_dask_collection(X):

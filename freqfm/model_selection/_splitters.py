@@ -360,20 +360,24 @@ class GlobalTimeSplit(_InteractionSplitter):
         """
         return check_integer("n_splits", self.n_splits, 1)
 
-    def _masks(self, table):
+    def shares(self):
+        """Return the shares of the interactions before each point in time, and at the end 1."""
         n_splits = self.get_n_splits()
         fraction = check_fraction("test_fraction", self.test_fraction)
-        drop_cold = check_flag("drop_cold", self.drop_cold)
-        drop_repeated = check_flag("drop_repeated", self.drop_repeated)
         if n_splits * fraction >= 1:
             raise ValueError(
                 f"n_splits={n_splits} times test_fraction={fraction} is {n_splits * fraction:g}, "
                 f"which leaves nothing to train on; it must stay below 1."
             )
+        return 1 - fraction * np.arange(n_splits, -1, -1)
+
+    def _masks(self, table):
+        shares = self.shares()
+        drop_cold = check_flag("drop_cold", self.drop_cold)
+        drop_repeated = check_flag("drop_repeated", self.drop_repeated)
         (users, items), places = self._codes(table, time=self.time)
         times = _times(table, places)
         n_rows = len(times)
-        shares = 1 - fraction * np.arange(n_splits, -1, -1)
         first = np.minimum(np.round(shares * n_rows).astype(int), n_rows - 1)
         points = np.sort(times)[first]
         points[-1] = times.max() + 1
@@ -389,10 +393,10 @@ class GlobalTimeSplit(_InteractionSplitter):
             if not (train.any() and test.any()):
                 part = "test" if train.any() else "train on"
                 raise ValueError(
-                    f"test_fraction={fraction} and n_splits={n_splits} make a split with nothing "
-                    f"to {part}: too many interactions of X share a time, are of new users or "
-                    f"items, or repeat earlier ones. Set other values, or drop_cold=False and "
-                    f"drop_repeated=False."
+                    f"test_fraction={self.test_fraction} and n_splits={self.n_splits} make a split "
+                    f"with nothing to {part}: too many interactions of X share a time, are of new "
+                    f"users or items, or repeat earlier ones. Set other values, or drop_cold=False "
+                    f"and drop_repeated=False."
                 )
             self._count(users, train, test, window & ~test)
             yield train, test

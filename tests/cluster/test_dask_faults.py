@@ -577,7 +577,7 @@ def test_seen_items_that_may_be_recommended_need_no_interactions(client, histori
     loaded = pickle.loads(pickle.dumps(model))
     for of in (loaded, model):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fdask.MFRecommender, "_fetchable", None)
+            patch.setattr(fdask.MFRecommender, "known", None)
             found = of.recommend(users=users, **options)
         for one, other in zip(found, expected, strict=True):
             assert_array_equal(one, other)

@@ -78,21 +78,11 @@ class InteractionEncodingMixin:
         else:
             places = self._find_columns(table, self._columns_of_fit(table, wanted, optional))
         return [
-            self._values(table, places) if role == "value" else table.ids(role, places[role])
+            values_of(table, places, self.dislikes_up_to)
+            if role == "value"
+            else table.ids(role, places[role])
             for role in roles
         ]
-
-    def _values(self, table, places):
-        """Return the values of interactions, or else ones; those of dislikes are negative."""
-        values = np.ones(table.shape[0])
-        if places["value"] is not None:
-            values = table.numbers("value", places["value"])
-            if self.dislikes_up_to is not None:
-                values = np.where(values <= self.dislikes_up_to, -1.0, 1.0)
-        if places["dislikes"] is not None:
-            weights = np.abs(table.numbers("dislikes", places["dislikes"]))
-            values = np.where(weights > 0, -weights, values)
-        return values
 
     def _find_columns(self, table, wanted):
         """Return the positions of columns by role, and warn if values may be unexpected."""
@@ -160,17 +150,12 @@ class InteractionEncodingMixin:
 
     def _matrix(self, users, items, values, n_users=None):
         shape = n_users or len(self.user_ids_), len(self.item_ids_)
+        return matrix_of(users, items, values, shape, self._tells_dislikes)
 
-        def matrix_of(rows):
-            # Duplicates are summed here, in float64.
-            pairs = users[rows], items[rows]
-            return _as_float32(sparse.csr_array((values[rows], pairs), shape=shape))
-
-        if self.dislikes is None and self.dislikes_up_to is None:
-            return matrix_of(slice(None))
-        # A like and a dislike of one pair do not cancel each other out.
-        disliked = values < 0
-        return with_one_index_type(with_dislikes(matrix_of(~disliked), -matrix_of(disliked)))
+    @property
+    def _tells_dislikes(self):
+        """Whether dislikes are told apart, and not only negative values."""
+        return self.dislikes is not None or self.dislikes_up_to is not None
 
     def _read_lazily(self, X):
         """Learn the ids of a table that is read chunk by chunk, and return its matrix."""
@@ -189,7 +174,7 @@ class InteractionEncodingMixin:
             for role in ("user", "item"):
                 codes = number(role, chunk.ids(role, places[role]))
                 columns[role].append(codes.astype(np.int32))
-            values = self._values(chunk, places)
+            values = values_of(chunk, places, self.dislikes_up_to)
             columns["value"].append(values if "value" in roles else values.astype(np.float32))
             number = self._add_ids
         # One by one, so that no more than one column is in memory twice.
@@ -215,6 +200,34 @@ class InteractionEncodingMixin:
         if unknown is not None and strange.any():
             unknown.note(role, name, ids[strange].tolist())
         return codes
+
+
+def values_of(table, places, dislikes_up_to):
+    """Return the values of interactions, or else ones; those of dislikes are negative."""
+    values = np.ones(table.shape[0])
+    if places["value"] is not None:
+        values = table.numbers("value", places["value"])
+        if dislikes_up_to is not None:
+            values = np.where(values <= dislikes_up_to, -1.0, 1.0)
+    if places["dislikes"] is not None:
+        weights = np.abs(table.numbers("dislikes", places["dislikes"]))
+        values = np.where(weights > 0, -weights, values)
+    return values
+
+
+def matrix_of(users, items, values, shape, tells_dislikes):
+    """Return the matrix of interactions; with ``tells_dislikes`` negative values are dislikes."""
+
+    def matrix(rows):
+        # Duplicates are summed here, in float64.
+        pairs = users[rows], items[rows]
+        return _as_float32(sparse.csr_array((values[rows], pairs), shape=shape))
+
+    if not tells_dislikes:
+        return matrix(slice(None))
+    # A like and a dislike of one pair do not cancel each other out.
+    disliked = values < 0
+    return with_one_index_type(with_dislikes(matrix(~disliked), -matrix(disliked)))
 
 
 def _as_float32(X):

@@ -330,16 +330,13 @@ class InteractionRecommender(
                 X, queries, held_out = self._numbered(X, reset, X_val)
                 if reset:
                     self.estimator_ = self._new_recommender()
-                    self._usual_weight = _usual_weight(X.data)
-                    self._usual_dislike = _usual_weight(-X.data, self._usual_weight)
+                    self._note_values(X)
                 elif self.estimator is not None:
                     # Its parameters may have been changed since.
                     given = clone(_named_recommender(self.estimator))
                     self.estimator_.set_params(**given.get_params(deep=False))
                 self._pass_features(reset, queries)
-                # Features may name users and items without interactions.
-                n_rows = X.shape[0] if queries else len(self.user_ids_)
-                X.resize(n_rows, len(self.item_ids_))
+                self._grow(X, queries)
                 options = {}
                 if X_val is not None:
                     if held_out is None:
@@ -363,6 +360,14 @@ class InteractionRecommender(
                 if queries:
                     recommender.backbone.set_params(**dict.fromkeys(queries))
         return self
+
+    def _note_values(self, X):
+        """Store the usual weights of likes and of dislikes, which new users' items get."""
+        self._usual_weight, self._usual_dislike = usual_weights(some_values(X.data))
+
+    def _grow(self, X, queries):
+        """Resize a matrix: features may name users and items without interactions."""
+        X.resize(X.shape[0] if queries else len(self.user_ids_), len(self.item_ids_))
 
     def _numbered(self, X, reset, X_val):
         """Return the matrix of a table, whose ids are learned.
@@ -1092,11 +1097,17 @@ def _latest(X, **columns):
     return next(splitter.split(X))[1]
 
 
-def _usual_weight(values, default=1.0):
-    """Return the median of values above zero, of at most half a million of them."""
-    some = values[:: max(1, len(values) >> 18)]
-    some = some[some > 0]
-    return float(np.median(some)) if len(some) else default
+def some_values(values, first=0, n_all=None):
+    """Return every so-manieth value, at most half a million of all; the first has this number."""
+    step = max(1, (len(values) if n_all is None else n_all) >> 18)
+    return values[-first % step :: step]
+
+
+def usual_weights(values):
+    """Return the medians of values above zero and of the sizes of those below."""
+    likes, dislikes = values[values > 0], -values[values < 0]
+    weight = float(np.median(likes)) if len(likes) else 1.0
+    return weight, float(np.median(dislikes)) if len(dislikes) else weight
 
 
 def _lists_of_history(history, dislikes):
