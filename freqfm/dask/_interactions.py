@@ -1,10 +1,8 @@
 """Tables of interactions on a Dask cluster: ids are numbered, and rows brought to their users."""
 
-import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import dask
 import numpy as np
@@ -13,17 +11,15 @@ import pandas as pd
 from freqfm import model_selection
 from freqfm._input.ids import check_present, extend_ids, find_codes
 from freqfm._input.interactions import InteractionTable
-from freqfm._input.rows import csr_of, slices
-from freqfm._input.validation import check_count
+from freqfm._input.rows import slices
 from freqfm._messages import shown
 from freqfm.backends.support import check
 from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import Cluster, ComputedRows, is_frame
-from freqfm.dask._users import RecommenderOnCluster
+from freqfm.dask._users import RecommenderOnCluster, are_for_all, write_all
 from freqfm.estimators.interactions import recommender
 from freqfm.estimators.interactions.encoding import matrix_of, values_of
 from freqfm.estimators.interactions.recommender import some_values, usual_weights
-from freqfm.estimators.recommenders.interactions import Interactions
 
 _ROLES = "user", "item"
 
@@ -36,9 +32,6 @@ _SAMPLED = 1000
 # What rows are encoded as.
 _TYPES = {"user": "i8", "item": "i8", "value": "f8", "order": "i8"}
 _ENCODED = pd.DataFrame({name: np.zeros(0, dtype=of) for name, of in _TYPES.items()})
-
-# Users whose lists are a file.
-_USERS_OF_FILE = 1 << 15
 
 
 def distinct_ids(part, places):
@@ -86,48 +79,6 @@ def matrix_of_users(part, first, n_users, n_items, tells_dislikes):
 def some_weights(X, first, n_all):
     """Return every so-manieth value of a matrix, the first of which has this number."""
     return some_values(X.data, first, n_all)
-
-
-def write_lists(X, disliked, model, first, users, path, options):
-    """Write the recommendations of some users as a Parquet file, unless it is there.
-
-    Parameters
-    ----------
-    X, disliked : csr_array, or None for the latter
-        Of all users of a shard.
-    model : InteractionRecommender
-        The plain one, without histories.
-    first : int
-        The number of the shard's first user.
-    users : slice
-    path : Path
-    options : dict
-        Of ``recommend``.
-    """
-    if path.exists():
-        return
-    n_users, model = len(model.user_ids_), copy.copy(model)
-    model.estimator_ = estimator = copy.copy(model.estimator_)
-    counts, after = estimator.item_counts_, n_users - first - X.shape[0]
-
-    def of_all(X):
-        indptr = np.pad(X.indptr, (first, after), mode="edge")
-        return csr_of(X.data, X.indices, indptr, (n_users, X.shape[1]))
-
-    estimator._remember(Interactions(of_all(X), disliked and of_all(disliked)))
-    estimator.item_counts_ = counts
-    ids = model.user_ids_[users]
-    items, scores = model.recommend(ids, **options)
-    found = np.isfinite(scores)
-    rows = {
-        "user": np.repeat(ids, found.sum(axis=1)),
-        "item": pd.Series(items[found]).infer_objects(),
-        "rank": np.nonzero(found)[1] + 1,
-        "score": scores[found],
-    }
-    unfinished = path.with_suffix(".unfinished")
-    pd.DataFrame(rows).to_parquet(unfinished, index=False)
-    unfinished.replace(path)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -306,45 +257,16 @@ class InteractionRecommender(recommender.InteractionRecommender):
                 setattr(model, name, to_local(getattr(self, name)))
         return model
 
-    def recommend_to(self, path, *, n_recommendations=None, exclude_seen=True):
-        """Write the recommendations of all users, computed on the workers, as Parquet files.
+    def recommend_to(self, path, users=None, *, n_recommendations=None, **options):
+        """Recommend to many users, and write their lists to a folder of Parquet files.
 
-        Parameters
-        ----------
-        path : str or Path
-            A folder that all workers can write to. Files that a call has written before it was
-            killed are kept, so that the next one, of the same model, continues.
-        n_recommendations, exclude_seen
-            As in :meth:`recommend`.
-
-        Returns
-        -------
-        paths : list of Path
-            Of files with the columns ``user``, ``item``, ``rank``, from 1 on, and ``score``.
+        As :meth:`freqfm.InteractionRecommender.recommend_to`; see
+        :meth:`freqfm.dask.ALSRecommender.recommend_to` for what workers do.
         """
-        n = self.n_recommendations if n_recommendations is None else n_recommendations
-        options = {"n_recommendations": check_count("n_recommendations", n)}
-        options["exclude_seen"] = exclude_seen
-        path = Path(path)
-        path.mkdir(parents=True, exist_ok=True)
-        known = self.estimator_.known("recommend_to")
-        cluster, bounds = known.cluster, known.bounds.tolist()
-        disliked = known.disliked or [None] * len(known.parts)
-        model = self._local_with(OnCluster.to_local)
-
-        def written():
-            (sent,), paths, futures = cluster.send([model]), [], []
-            shards = zip(known.parts, disliked, known.homes, bounds, bounds[1:], strict=False)
-            for X, dislikes, home, first, end in shards:
-                for begin in range(first, end, _USERS_OF_FILE):
-                    users = slice(begin, min(begin + _USERS_OF_FILE, end))
-                    paths.append(path / f"users-{users.start:012}-{users.stop:012}.parquet")
-                    arguments = X, dislikes, sent, first, users, paths[-1], options
-                    futures.append(cluster.submit(write_lists, *arguments, on=home))
-            cluster.gather(futures)
-            return paths
-
-        return cluster.retried(written)
+        options["n_recommendations"] = n_recommendations
+        if not are_for_all(users, options):
+            return super().recommend_to(path, users, **options)
+        return write_all(self.estimator_, self._local_with(OnCluster.to_local), path, options)
 
 
 def times_of(part, place):

@@ -1,7 +1,9 @@
 """Interactions on the workers of a cluster, and what recommenders there have in common."""
 
+import copy
 from functools import partial
 from operator import attrgetter, itemgetter, matmul
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import dask
@@ -9,8 +11,11 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
-from freqfm._input.rows import split_signs, stack_rows, take_rows
+from freqfm._input.ids import as_list
+from freqfm._input.rows import csr_of, split_signs, stack_rows, take_rows
 from freqfm._input.validation import canonical_csr, count_columns
+from freqfm._messages import shown
+from freqfm._paths import check_path
 from freqfm.backends.support import check
 from freqfm.callbacks._storage import digest
 from freqfm.dask._base import OnCluster
@@ -147,6 +152,80 @@ def ndcg_sums(X, y, model):
         return 0.0, 0
     mean, n_users = model._score_users(X, None if y is None else matrix_of(y))
     return mean * n_users if n_users else 0.0, n_users
+
+
+def write_shard(X, disliked, model, first, path, options):
+    """Write the recommendations of the users of a shard, see ``recommend_to``.
+
+    Parameters
+    ----------
+    X, disliked : csr_array, or None for the latter
+        Of these users.
+    model : estimator
+        The plain one, without histories.
+    first : int
+        The number of the first user among all.
+    path : Path
+    options : dict
+    """
+    model = copy.copy(model)
+    estimator, ids = model, None
+    if hasattr(model, "estimator_"):
+        model.estimator_ = estimator = copy.copy(model.estimator_)
+        ids = model.user_ids_
+    counts, n_users = estimator.item_counts_, estimator._n_users
+
+    def of_all(X):
+        after = n_users - first - X.shape[0]
+        indptr = np.pad(X.indptr, (first, after), mode="edge")
+        return csr_of(X.data, X.indices, indptr, (n_users, X.shape[1]))
+
+    estimator._remember(Interactions(of_all(X), None if disliked is None else of_all(disliked)))
+    estimator.item_counts_ = counts
+    users = np.arange(first, first + X.shape[0])
+    model.recommend_to(path, users if ids is None else ids[users], **options)
+
+
+def are_for_all(users, options):
+    """Return whether lists of all users are asked for, and options are the same for each."""
+    given = (options.get(name) for name in ("candidates", "exclude"))
+    of_each = (sparse.issparse(one) or np.ndim(as_list(one)) > 1 for one in given)
+    return users is None and not any(of_each)
+
+
+def write_all(recommender, model, path, options):
+    """Write the recommendations of all users of a recommender, on the workers that have them.
+
+    Parameters
+    ----------
+    recommender : RecommenderOnCluster
+    model : estimator
+        What recommends: the plain one, without histories.
+    path : path-like
+    options : dict
+    """
+    known, path = recommender.known("recommend_to"), Path(check_path("path", path))
+    disliked, n_shards = known.disliked or [None] * len(known.parts), len(known.parts)
+    folders = [path / f"shard-{i:05d}-of-{n_shards:05d}" for i in range(n_shards)]
+    path.mkdir(parents=True, exist_ok=True)
+    others = sorted({file for file in path.iterdir() if file.name[0] not in "._"} - {*folders})
+    if others:
+        raise ValueError(
+            f"{path} holds {shown(others[0].name)}, which recommend_to with {n_shards} shards does "
+            f"not write; give the path of a new folder."
+        )
+
+    def written():
+        (sent,) = known.cluster.send([model])
+        shards = zip(known.parts, disliked, known.bounds.tolist(), folders, strict=False)
+        return known.cluster.gather(
+            [
+                known.cluster.submit(write_shard, X, dislikes, sent, first, to, options, on=home)
+                for (X, dislikes, first, to), home in zip(shards, known.homes, strict=True)
+            ]
+        )
+
+    known.cluster.retried(written)
 
 
 class ShardedInteractions(NamedTuple):
@@ -393,6 +472,30 @@ class RecommenderOnCluster(OnCluster):
                 f"it is stored."
             )
         return self._interactions
+
+    def recommend_to(self, path, users=None, *, n_recommendations=None, **options):
+        """Recommend to many users, and write their lists to a folder of Parquet files.
+
+        As ``recommend_to`` of the plain estimator. The lists of all users are computed and written
+        by the workers that have them, to a folder of files for each shard, so that ``path`` must be
+        one that all workers and the client reach. Each worker gets a copy of the model.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Folder; it is created if need be.
+        users : array-like of shape (n_users,), default=None
+            None is all users. Lists of some, and those with other ``candidates`` or ``exclude`` for
+            each user, are computed by the client.
+        n_recommendations : int, default=None
+            Items per user; None takes the constructor's.
+        **options : dict
+            See ``recommend_to`` of the plain estimator.
+        """
+        options["n_recommendations"] = n_recommendations
+        if not are_for_all(users, options):
+            return super().recommend_to(path, users, **options)
+        return write_all(self, OnCluster.to_local(self), path, options)
 
     def _histories_of(self, users):
         return self.known("recommend(users=...)").rows(users)

@@ -15,6 +15,7 @@ from sklearn.base import clone
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 fdask = pytest.importorskip("freqfm.dask")
+pd = pytest.importorskip("pandas")
 
 from test_dask import assert_same, cluster_of, prompt_messages, split  # noqa: E402, F401
 from test_dask_faults import after, close_worker, loaded, of_processes  # noqa: E402, F401
@@ -78,7 +79,7 @@ def test_sums_do_not_depend_on_parts():
     assert total_of([summands(values[:0])]) == 0
 
 
-def test_lists_are_those_of_one_machine(client, weighted):
+def test_lists_are_those_of_one_machine(client, weighted, tmp_path):
     plain = freqfm.ALSRecommender(**ALS).fit(weighted)
     X = split(weighted, BOUNDS)
     model = fdask.ALSRecommender(n_shards=3, **ALS).fit(X)
@@ -89,6 +90,9 @@ def test_lists_are_those_of_one_machine(client, weighted):
         assert_array_equal(found, expected)
     assert_array_equal(model.predict(X).compute(), plain.predict(weighted))
     assert_array_equal(model.transform(X).compute(), plain.transform(weighted))
+    model.recommend_to(tmp_path)
+    written, (items, scores) = pd.read_parquet(tmp_path), plain.recommend(users=np.arange(400))
+    assert_array_equal(written["item"], items[scores > -np.inf])
     local = model.to_local()
     assert type(local) is freqfm.ALSRecommender
     for name in ("_history", "_dislikes"):

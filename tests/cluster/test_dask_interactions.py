@@ -87,7 +87,7 @@ def test_a_model_is_that_of_one_machine(client, log):
     same()
 
 
-def test_lists_and_the_plain_estimator(client, log, tmp_path):
+def test_lists_and_the_plain_estimator(client, log, tmp_path, monkeypatch):
     table, path = log
     plain = freqfm.InteractionRecommender(freqfm.ALSRecommender(**ALS)).fit(table)
     model = fitted(dd.read_parquet(path))
@@ -102,15 +102,24 @@ def test_lists_and_the_plain_estimator(client, log, tmp_path):
         model.recommend(history=[10**15 + 3]), plain.recommend(history=[10**15 + 3]), strict=True
     ):
         assert_array_equal(one, other)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("freqfm.dask._interactions._USERS_OF_FILE", 20)
-        paths = model.recommend_to(tmp_path, n_recommendations=5)
-        assert len(paths) > 4
-        written = pd.concat([pd.read_parquet(path) for path in paths])
-        paths[0].unlink()
-        before = paths[1].stat().st_mtime_ns
-        assert model.recommend_to(tmp_path, n_recommendations=5) == paths
+    monkeypatch.setattr("freqfm.estimators.recommenders.to_parquet._USERS_OF_PART", 20)
+    model.recommend_to(tmp_path, n_recommendations=5)
+    paths = sorted(tmp_path.glob("*/*.parquet"))
+    assert len(paths) > 4
+    written = pd.concat(map(pd.read_parquet, paths))
+    paths[0].unlink()
+    before = paths[1].stat().st_mtime_ns
+    model.recommend_to(tmp_path, n_recommendations=5)
     assert paths[0].exists() and paths[1].stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="holds lists of another call of recommend_to"):
+        model.recommend_to(tmp_path, n_recommendations=4)
+    (tmp_path / "notes").touch()
+    with pytest.raises(ValueError, match="holds 'notes', which recommend_to with 3 shards"):
+        model.recommend_to(tmp_path, n_recommendations=5)
+    model.recommend_to(tmp_path / "some", users, n_recommendations=5)
+    some = pd.read_parquet(tmp_path / "some")
+    items, scores = plain.recommend(users, n_recommendations=5)
+    assert_array_equal(some["item"], items[scores > -np.inf])
     items, scores = plain.recommend(plain.user_ids_, n_recommendations=5)
     assert_array_equal(written["user"], np.repeat(plain.user_ids_, (scores > -np.inf).sum(axis=1)))
     assert_array_equal(written["item"], items[scores > -np.inf])
@@ -176,11 +185,12 @@ def test_workers_that_are_killed_change_nothing(of_processes, log, tmp_path):  #
     frame, client = dd.read_parquet(log[1]), of_processes
     estimator = fdask.ALSRecommender(n_shards=3, client=client, **ALS)
     model = fitted(frame, estimator)
-    expected = pd.concat(map(pd.read_parquet, model.recommend_to(tmp_path / "first")))
+    model.recommend_to(tmp_path / "first")
     pids = sorted(client.run(os.getpid).values())
     os.kill(pids[0], signal.SIGKILL)
     again = fitted(frame, clone(estimator))
     assert_same_model(again, model.to_local())
     os.kill(pids[1], signal.SIGKILL)
-    found = pd.concat(map(pd.read_parquet, again.recommend_to(tmp_path / "second")))
+    again.recommend_to(tmp_path / "second")
+    found, expected = (pd.read_parquet(tmp_path / name) for name in ("second", "first"))
     pd.testing.assert_frame_equal(found, expected)
