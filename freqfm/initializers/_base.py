@@ -6,10 +6,10 @@ from numbers import Real
 import numpy as np
 from scipy import linalg
 from sklearn.utils import check_random_state
-from sklearn.utils.extmath import svd_flip
 
+from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER, Component, replaced
-from freqfm._input.rows import csr_of, with_one_index_type
+from freqfm._input.rows import csr_of, slices, with_one_index_type
 from freqfm._input.validation import count_columns, draw_seed
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval
@@ -271,6 +271,14 @@ _NEGLIGIBLE = 1e-6
 # More vectors are multiplied than are wanted, since the last ones are found badly.
 _OVERSAMPLES = 10
 
+# More interactions are multiplied in threads, in at most so many iterations: others would take
+# longer than epochs, and make no difference after some of these.
+_MANY, _ITERATIONS_OF_MANY = 1 << 21, 3
+
+# The columns of longer tables become orthonormal by the eigenvectors of their products, several
+# times as fast as by an exact decomposition; directions of less than this share are dropped.
+_EXACT_ROWS, _DROPPED = 1 << 13, 1e-6
+
 
 class Spectral(Initializer):
     """Rows of leading singular vectors of the interactions, with some noise.
@@ -297,7 +305,8 @@ class Spectral(Initializer):
     Notes
     -----
     Takes ``2 (n_iter + 1)`` products of the matrix and a table of ``n_components + 10`` columns,
-    and about three such tables of users and of items. Values of interactions are not used. It is
+    and about three such tables of users and of items. Of more than 2,097,152 interactions there are
+    at most three iterations, and seven products in all. Values of interactions are not used. It is
     for the users and items of :class:`~freqfm.MFRecommender` and the items of
     :class:`~freqfm.FastVAERecommender`; vectors of features, layers and margins start as with
     ``base``.
@@ -366,19 +375,43 @@ class Spectral(Initializer):
     def directions(self, X, n_components, generator, n_threads):
         """Return singular vectors, see :class:`Initializer`."""
         # On a cluster X has the products with the matrix, whose rows are on the workers.
-        graph = X.graph() if hasattr(X, "graph") else divided_by_degrees(X, count_columns(X))
+        if hasattr(X, "graph"):
+            graph = X.graph()
+        elif X.nnz > _MANY:
+            graph = _Products(backends.get().propagation(X, n_threads), X.shape)
+        else:
+            graph = divided_by_degrees(X, count_columns(X))
         with single_threaded_blas():
             n = min(n_components, *X.shape)
             users, values, items = _leading(graph, n, self.n_iter, draw_seed(generator))
         roots = np.sqrt(np.where(values > _NEGLIGIBLE * values[0], values, 0))
-        missing = (0, 0), (0, n_components - len(roots))
         directions = {}
         for side, vectors in (("user", users), ("item", items)):
-            table = np.pad(vectors * roots, missing).astype(np.float32)
+            table = np.zeros((len(vectors), n_components), dtype=np.float32)
+            np.multiply(vectors, roots, out=table[:, : len(roots)], casting="same_kind")
             lengths = np.linalg.norm(table, axis=1, keepdims=True)
             kept = lengths > _NEGLIGIBLE * lengths.max(initial=0)
-            directions[side] = table / np.where(kept, lengths, np.inf)
+            table /= np.where(kept, lengths, np.inf)
+            directions[side] = table
         return directions
+
+
+class _Products:
+    """The matrix of :func:`divided_by_degrees`, or its transpose, by products with tables."""
+
+    def __init__(self, graph, shape, side=0):
+        self._graph, self.shape, self._side = graph, shape, side
+
+    @property
+    def T(self):
+        return _Products(self._graph, self.shape[::-1], 1 - self._side)
+
+    def __matmul__(self, table):
+        # The mean of zeros and their neighbours is half of the product.
+        order = slice(None, None, -1 if self._side else 1)
+        tables = np.zeros((self.shape[0], table.shape[1]), dtype=np.float32), table
+        wanted = np.arange(self.shape[0]), np.arange(0)
+        return 2 * self._graph.mean(*tables[order], 1, wanted[order])[self._side]
 
 
 def divided_by_degrees(X, item_counts):
@@ -398,14 +431,48 @@ def _leading(matrix, n, n_iter, seed):
     tall = matrix.T if transposed else matrix
     basis = check_random_state(seed).normal(size=(tall.shape[1], n + _OVERSAMPLES))
     basis = basis.astype(np.float32)
-    for _ in range(n_iter):
-        basis = _orthonormal(tall.T @ _orthonormal(tall @ basis))
-    basis = _orthonormal(tall @ basis)
-    left, values, right = linalg.svd((tall.T @ basis).T, full_matrices=False)
-    left, right = svd_flip(basis @ left, right, u_based_decision=not transposed)
-    left, right = left[:, :n], right[:n].T
-    return (right, values[:n], left) if transposed else (left, values[:n], right)
+    if isinstance(matrix, _Products):
+        for _ in range(min(n_iter, _ITERATIONS_OF_MANY)):
+            basis = orthonormal(tall.T @ (tall @ basis))
+        left = tall @ basis
+        values, rotation = _of_columns(left)
+        left, right = rotated(left, rotation / values), rotated(basis, rotation)
+        values = np.where(np.isinf(values), 0, values)
+    else:
+        for _ in range(n_iter):
+            basis = orthonormal(tall.T @ orthonormal(tall @ basis))
+        basis = orthonormal(tall @ basis)
+        rotation, values, right = linalg.svd((tall.T @ basis).T, full_matrices=False)
+        left, right = rotated(basis, rotation), right.T
+    users, items = (right, left) if transposed else (left, right)
+    users, items = users[:, :n], items[:, :n]
+    # Signs that do not depend on the library: the largest number of each column is positive.
+    signs = np.where(users.max(axis=0) >= -users.min(axis=0), 1, -1).astype(np.float32)
+    users *= signs
+    items *= signs
+    return users, values[:n], items
 
 
-def _orthonormal(table):
-    return linalg.qr(table, mode="economic", check_finite=False)[0]
+def orthonormal(table):
+    """Return an orthonormal basis of the columns of a table, which may be overwritten."""
+    if len(table) <= _EXACT_ROWS:
+        return linalg.qr(table, mode="economic", check_finite=False)[0]
+    values, vectors = _of_columns(table)
+    return rotated(table, vectors / values)
+
+
+def _of_columns(table):
+    """Return the singular values of a table, infinite for dropped ones, and its right vectors."""
+    squares, vectors = linalg.eigh((table.T @ table).astype(np.float64))
+    squares, vectors = squares[::-1], vectors[:, ::-1]
+    return np.sqrt(np.where(squares > _DROPPED * squares[0], squares, np.inf)), vectors
+
+
+def rotated(table, rotation):
+    """Return the product of a table and a square matrix, in place if it is long."""
+    rotation = rotation.astype(table.dtype)
+    if len(table) <= _EXACT_ROWS:
+        return table @ rotation
+    for part in slices(len(table), _EXACT_ROWS):
+        table[part] = table[part] @ rotation
+    return table

@@ -11,7 +11,7 @@ import freqfm.dask
 from freqfm import FastVAERecommender, FMClassifier, MFRecommender, Word2Vec
 from freqfm.backbones import Features, LightGCN
 from freqfm.datasets import make_interactions
-from freqfm.initializers import PRISM, Normal, Spectral, XavierUniform
+from freqfm.initializers import PRISM, Normal, Spectral, XavierUniform, _base
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 
@@ -58,6 +58,33 @@ def test_directions_do_not_depend_on_the_number_of_threads():
     one, two = (directions(X, 40, n_threads) for n_threads in (1, 2))
     for side in one:
         assert_array_equal(one[side], two[side])
+
+
+def test_many_interactions_get_the_same_directions(monkeypatch):
+    # More users than items, and more items than users; some are empty.
+    for shape in ((900, 300), (300, 900)):
+        X = make_interactions(*shape, 20_000, random_state=0)
+        X.resize(shape[0] + 7, shape[1] + 5)
+        exact = directions(X, 12, n_iter=60)
+        with monkeypatch.context() as patched:
+            patched.setattr(_base, "_MANY", 0)
+            patched.setattr(_base, "_ITERATIONS_OF_MANY", 60)
+            patched.setattr(_base, "_EXACT_ROWS", 100)
+            many, again = (directions(X, 12, n_threads, n_iter=60) for n_threads in (1, 2))
+        for side, rows in exact.items():
+            assert_array_equal(many[side], again[side])
+            assert_allclose(many[side] @ many[side].T, rows @ rows.T, atol=2e-2)
+            assert not many[side][-5:].any()
+
+
+def test_many_interactions_with_fewer_directions_than_components(monkeypatch):
+    monkeypatch.setattr(_base, "_MANY", 0)
+    monkeypatch.setattr(_base, "_EXACT_ROWS", 4)
+    found = directions(two_groups(), 8)
+    users, items = found["user"], found["item"]
+    assert_allclose(users[:12] @ items[:10].T, np.kron(np.eye(2), np.ones((6, 5))), atol=1e-3)
+    assert not users[12:].any() and not items[10:].any()
+    assert np.isfinite(started(two_groups(), "spectral").user_factors_).all()
 
 
 def test_groups_start_apart_and_the_rest_at_random():

@@ -10,6 +10,7 @@ from freqfm import GraphFilterRecommender
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.closed_form import base as item_weights
 from freqfm.estimators.recommenders.closed_form import graph_filter
+from freqfm.initializers import _base as initializers
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,18 @@ def test_weights_are_those_of_the_filter(X, response):
         assert model.eigenvalues_[0] == pytest.approx(1, rel=1e-5)
 
 
+def test_many_interactions_are_filtered_alike(X, monkeypatch):
+    monkeypatch.setattr(graph_filter, "_MANY", 0)
+    monkeypatch.setattr(graph_filter, "_ROWS", 13)
+    monkeypatch.setattr(initializers, "_EXACT_ROWS", 10)
+    for n, power in ((24, 2), (16, 60)):
+        monkeypatch.setattr(graph_filter, "_N_ITER", power)
+        given = {"regularization": 0.3, "low_pass": 0.2, "item_power": 0.3, "random_state": 0}
+        model = GraphFilterRecommender(n, **given).fit(X)
+        assert_allclose(model.item_weights_.toarray(), filtered(X, n, "ridge"), atol=2e-3)
+        assert model.eigenvalues_[0] == pytest.approx(1, rel=1e-5)
+
+
 def test_largest_weights_are_kept(X):
     whole = GraphFilterRecommender(8, random_state=0).fit(X).item_weights_.toarray()
     some = GraphFilterRecommender(8, n_neighbors=3, random_state=0).fit(X).item_weights_
@@ -98,12 +111,14 @@ def test_a_random_graph_has_no_eigenvalue_beyond_the_edge():
 
 def test_what_does_not_fit_into_memory_is_refused(X, monkeypatch):
     monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 1000)
-    with pytest.raises(ValueError, match="n_components=25 .* 80 users and 25 items would take"):
-        GraphFilterRecommender().fit(X)
+    for many in (graph_filter._MANY, 0):
+        monkeypatch.setattr(graph_filter, "_MANY", many)
+        with pytest.raises(ValueError, match="n_components=25 .* 80 users and 25 items would take"):
+            GraphFilterRecommender().fit(X)
 
 
 @each("X", [np.eye(1, 5), np.eye(4), np.ones((3, 2))])
-def test_degenerate_interactions(X):
+def test_degenerate_interactions(X, monkeypatch):
     for response in ("ridge", "plateau", "linear"):
         for regularization in (0.0, "auto"):
             model = GraphFilterRecommender(
@@ -111,6 +126,8 @@ def test_degenerate_interactions(X):
             ).fit(X)
             assert np.isfinite(model.item_weights_.data).all()
             model.recommend(X)
+    monkeypatch.setattr(graph_filter, "_MANY", 0)
+    assert np.isfinite(GraphFilterRecommender().fit(X).item_weights_.data).all()
 
 
 @pytest.mark.slow

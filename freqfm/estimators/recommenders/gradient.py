@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from freqfm._components import set_by_user
+from freqfm._input.rows import slices
 from freqfm._input.validation import (
     LearnedArrays,
     as_kernel_array,
@@ -45,6 +46,9 @@ _STATISTICS = ("_training", "statistics")
 _TEMPERATURES = (
     "_inverse_temperatures", ("_training", "temperature_state"), ("_training", "shared_state"),
 )  # fmt: skip
+
+# Rows that are turned to their directions at a time.
+_ROWS = 1 << 14
 
 # A falling learning rate stays at this share of its first value: training may be continued.
 _LOWEST_RATE = 0.05
@@ -110,9 +114,9 @@ def draw_rows(initializer, shape, generator, counts, first=0, directions=None):
     """
     table = initializer.table(shape, generator, counts, first)
     if directions is not None:
-        n, width = directions.shape
-        padded = np.pad(directions, ((0, 0), (0, shape[1] - width)))
-        table[:n] = initializer.turned(table[:n], padded)
+        for part in slices(len(directions), _ROWS):
+            padded = np.pad(directions[part], ((0, 0), (0, shape[1] - directions.shape[1])))
+            table[part] = initializer.turned(table[part], padded)
     return table
 
 

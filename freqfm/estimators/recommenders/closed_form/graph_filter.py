@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
+from sklearn.utils import check_random_state
 from sklearn.utils.extmath import randomized_svd
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._input.rows import with_one_index_type
+from freqfm._input.rows import slices, with_one_index_type
 from freqfm._input.validation import check_memory, count_threads, draw_seed
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
@@ -23,6 +24,7 @@ from freqfm.estimators.recommenders.closed_form.base import (
     with_data,
 )
 from freqfm.estimators.recommenders.interactions import noise_edge
+from freqfm.initializers._base import orthonormal, rotated
 
 # With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 500
@@ -32,6 +34,9 @@ _BLOCK_SIZE = 1 << 22
 
 # Iterations of the singular value decomposition.
 _N_ITER = 2
+
+# With more interactions, rows of users that are multiplied at a time.
+_MANY, _ROWS = 1 << 20, 1 << 16
 
 # Smaller eigenvalues are rounding errors, and so are weights of less than so many units in the last
 # place of the vectors that they are products of.
@@ -135,7 +140,8 @@ class GraphFilterRecommender(ItemWeightsRecommender):
     - "linear": p, that of GF-CF [1]_, also the limit of "ridge" for large regularization.
 
     ``low_pass`` is added where p exceeds ``noise_edge_``: the ideal low-pass filter of both papers.
-    The eigenvectors are found by a randomized singular value decomposition of A. Beyond
+    The eigenvectors are found by a randomized singular value decomposition of A, or of more than
+    1,048,576 interactions by as many iterations on P. Beyond
     ``n_components`` of them the response is linear, with the quotient h / p of the last. ChebyCF
     approximates h by a Chebyshev polynomial of P for each history instead; on Gowalla this takes
     ten times as long and ranks no better: :doc:`results </results_recommenders>`.
@@ -153,7 +159,8 @@ class GraphFilterRecommender(ItemWeightsRecommender):
 
     Time is O(n_items^2 n_components). Memory: 8 bytes for each item and neighbor, and for each
     interaction 4 bytes, or 8 if the values of ``X`` are not all one; while ``fit`` runs, twice as
-    much, about 12 bytes for each user, item and component, and 50 MB for each thread.
+    much, about 12 bytes for each item and component, as many for each user, up to 65,536 of them
+    with more than 1,048,576 interactions, and 50 MB for each thread.
 
     References
     ----------
@@ -212,9 +219,11 @@ class GraphFilterRecommender(ItemWeightsRecommender):
 
     def _decomposed(self, X, sums):
         """Return the graph of items and its leading eigenvectors."""
-        n = min(int(self.n_components), *X.shape)
+        n, n_users = min(int(self.n_components), *X.shape), X.shape[0]
+        if X.nnz > _MANY:
+            n_users = min(n_users, _ROWS)
         check_memory(
-            n * sum(X.shape) + X.shape[1] * self._n_kept(X.shape[1]),
+            n * (n_users + X.shape[1]) + X.shape[1] * self._n_kept(X.shape[1]),
             f"n_components={n} and n_neighbors={self.n_neighbors} for {X.shape[0]:,} users and "
             f"{X.shape[1]:,} items",
             "Set fewer.",
@@ -224,15 +233,9 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         degrees = np.bincount(users, X.data)[users] * sums[X.indices]
         matrix = with_data(with_one_index_type(X), X.data / np.sqrt(degrees))
         with single_threaded_blas():
-            _, values, vectors = randomized_svd(
-                matrix,
-                n,
-                n_iter=_N_ITER,
-                power_iteration_normalizer="QR",
-                random_state=draw_seed(self.random_state),
-            )
-        vectors = np.ascontiguousarray(vectors.T, dtype=np.float32)
-        return _Graph(matrix, vectors, values.astype(np.float64) ** 2, _components_of(X))
+            find = _eigenvectors if X.nnz <= _MANY else _eigenvectors_of_many
+            vectors, values = find(matrix, n, draw_seed(self.random_state))
+        return _Graph(matrix, vectors, values, _components_of(X))
 
     def _respond(self, p):
         """Return the response to eigenvalues."""
@@ -263,6 +266,7 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         n_items = len(powers)
         k, step = self._n_kept(n_items), max(1, _BLOCK_SIZE // n_items)
         found, weights = np.empty((n_items, k), np.int32), np.empty((n_items, k), np.float32)
+        several = graph.parts.any()
 
         def best(part):
             block = scaled[part] @ targets
@@ -271,7 +275,8 @@ class GraphFilterRecommender(ItemWeightsRecommender):
             block[rows, part.start + rows] = 0
             block[abs(block) <= _ROUNDING * lengths[part, None] * reach] = 0
             # Vectors of equal eigenvalues mix items that no users connect.
-            block[graph.parts[part, None] != graph.parts] = 0
+            if several:
+                block[graph.parts[part, None] != graph.parts] = 0
             best = np.argpartition(block, n_items - k, axis=1)[:, n_items - k :]
             weights[part] = np.take_along_axis(block, best, axis=1) / powers[part, None]
             found[part] = np.where(weights[part] != 0, best, -1)
@@ -279,6 +284,30 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
         run_blocks(best, n_items, step, phase="filtering items", **options)
         return found, weights
+
+
+def _eigenvectors(matrix, n, seed):
+    """Return the ``n`` leading right singular vectors, as columns, and the squared values."""
+    _, values, vectors = randomized_svd(
+        matrix, n, n_iter=_N_ITER, power_iteration_normalizer="QR", random_state=seed
+    )
+    return np.ascontiguousarray(vectors.T, dtype=np.float32), values.astype(np.float64) ** 2
+
+
+def _eigenvectors_of_many(matrix, n, seed):
+    """Return the same of a large matrix: tables of all users, and exact bases, would cost most."""
+    basis = check_random_state(seed).normal(size=(matrix.shape[1], n)).astype(np.float32)
+    for k in range(_N_ITER + 1):
+        basis, products, moved = orthonormal(basis), 0, np.zeros_like(basis)
+        for part in slices(matrix.shape[0], _ROWS):
+            seen = matrix[part] @ basis
+            if k < _N_ITER:
+                moved += matrix[part].T @ seen
+            else:
+                products = products + seen.T @ seen
+        basis = moved if k < _N_ITER else basis
+    values, rotation = np.linalg.eigh(products.astype(np.float64))
+    return rotated(basis, rotation[:, ::-1]), np.maximum(values[::-1], 0)
 
 
 def _components_of(X):
