@@ -495,14 +495,25 @@ def summed_csr(X):
 
 
 def kernel_csr(data, indices, indptr, shape):
-    """Return the CSR matrix of arrays, in the types that kernels are compiled for."""
+    """Return the CSR matrix of arrays, in the types that kernels are compiled for.
+
+    It is only read: files that are mapped into memory are not copied.
+    """
     n_stored = indptr[-1]
     return csr_of(
-        as_kernel_array(data[:n_stored], np.float32),
-        as_kernel_array(indices[:n_stored], np.int32),
-        as_kernel_array(indptr, np.int64),
+        as_kernel_input(data[:n_stored], np.float32),
+        as_kernel_input(indices[:n_stored], np.int32),
+        as_kernel_input(indptr, np.int64),
         shape,
     )
+
+
+def sum_columns(X):
+    """Return the sums of the columns of a canonical matrix, float64; works in chunks, in order."""
+    sums = np.zeros(X.shape[1])
+    for part in slices(X.nnz, _ENTRIES):
+        np.add.at(sums, X.indices[part], X.data[part])
+    return sums
 
 
 def count_columns(X, weight=None, rows=None):

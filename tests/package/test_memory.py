@@ -6,9 +6,11 @@ import weakref
 
 import numpy as np
 import pytest
+from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 from scipy import sparse
+from sklearn.base import clone
 
 from freqfm import (
     ALSRecommender,
@@ -16,6 +18,7 @@ from freqfm import (
     FMClassifier,
     FMRegressor,
     MFRecommender,
+    PopularityRecommender,
     RaFMClassifier,
 )
 from freqfm._input import rows as _rows
@@ -25,10 +28,10 @@ from freqfm._input.validation import canonical_csr, count_columns, validate_weig
 from freqfm._machine import aligned_zeros, as_aligned, check_room
 from freqfm.backends.cpu import team
 from freqfm.backends.cpu.fm import prepared
-from freqfm.datasets import make_interactions
+from freqfm.datasets import load_csr, make_interactions, save_csr
 from freqfm.estimators.fm import base
 from freqfm.estimators.fm import validation as penalties
-from freqfm.estimators.recommenders import index, interactions
+from freqfm.estimators.recommenders import als, index, interactions
 from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
 from freqfm.temperatures import AdapTau0, Snapshot, _strategies
 
@@ -315,9 +318,23 @@ def test_least_squares_use_the_documented_memory(weighted, early_stopping, monke
     X = sparse.csr_array((values, indices.ravel(), indptr), shape=(n, m))
     model = ALSRecommender(d, max_iter=2, early_stopping=early_stopping, n_jobs=1, random_state=0)
     ALSRecommender(**model.get_params()).fit(X[:100])
-    said = (22 + 4 * weighted + (8 if early_stopping else 0)) * X.nnz + 50 * n + 60 * m
+    monkeypatch.setattr(als, "_ENTRIES", 1 << 10)
+    said = (30 if early_stopping else 12 + 4 * weighted) * X.nnz + 50 * n + 60 * m
     said += (3 if early_stopping else 2) * 4 * d * (n + m)
     assert peak_of(lambda: model.fit(X)) < said + 2e5
+
+
+@each("model, per_entry", [(PopularityRecommender(), 4), (ALSRecommender(4, max_iter=1, random_state=0), 12)])
+def test_interactions_on_disk_are_not_copied(tmp_path_factory, model, per_entry, monkeypatch):
+    monkeypatch.setattr(validation, "_ENTRIES", 1 << 10)
+    monkeypatch.setattr(als, "_ENTRIES", 1 << 10)
+    folder = tmp_path_factory.mktemp("rows")
+    X = make_interactions(2_000, 1_000, 200_000, random_state=0)
+    save_csr(folder, X)
+    rows = load_csr(folder, mmap=True).data
+    expected = clone(model).set_params(n_jobs=1).fit(X[:100]).fit(X)  # also loads and compiles
+    assert peak_of(lambda: model.set_params(n_jobs=1).fit(rows)) < per_entry * X.nnz + 4e5
+    assert_array_equal(*(one.recommend(users=[1, 2])[1] for one in (model, expected)))
 
 
 def test_held_out_interactions_are_chosen_part_by_part(monkeypatch):

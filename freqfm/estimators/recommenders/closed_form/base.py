@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from freqfm._input.rows import slices, with_one_index_type
-from freqfm._input.validation import canonical_csr
+from freqfm._input.validation import canonical_csr, sum_columns
 from freqfm._machine import single_threaded_blas
 from freqfm._signals import release_signals
 from freqfm.estimators.progress import announce, announced_parts
@@ -282,8 +282,7 @@ class PopularityRecommender(ClosedFormRecommender):
     """
 
     def _learn(self, X):
-        sums = np.bincount(X.indices, X.data, X.shape[1])
-        self.item_factors_ = (sums / X.shape[0]).astype(np.float32)[:, None]
+        self.item_factors_ = (sum_columns(X) / X.shape[0]).astype(np.float32)[:, None]
 
     def _fold_in_rows(self, X):
         return np.ones((X.shape[0], 1), dtype=np.float32)
