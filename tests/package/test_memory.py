@@ -324,7 +324,10 @@ def test_least_squares_use_the_documented_memory(weighted, early_stopping, monke
     assert peak_of(lambda: model.fit(X)) < said + 2e5
 
 
-@each("model, per_entry", [(PopularityRecommender(), 4), (ALSRecommender(4, max_iter=1, random_state=0), 12)])
+@each(
+    "model, per_entry",
+    [(PopularityRecommender(), 4), (ALSRecommender(4, max_iter=1, random_state=0), 12)],
+)
 def test_interactions_on_disk_are_not_copied(tmp_path_factory, model, per_entry, monkeypatch):
     monkeypatch.setattr(validation, "_ENTRIES", 1 << 10)
     monkeypatch.setattr(als, "_ENTRIES", 1 << 10)
