@@ -1,0 +1,243 @@
+"""Interactions from Parquet files to recommendations in Parquet files, on a Dask cluster.
+
+Worker processes read the files of a made log, number its ids, bring its rows to their users, train
+ALS, score later interactions, and write the lists of all users. The same is done by one process,
+and by PySpark's ALS if ``--spark`` names a Python that has pyspark (and java is there). Printed are
+seconds by phase, and the bytes that workers have sent, without those of Dask's shuffle, which does
+not count them. With ``--kill`` a worker is killed in each phase of a second fit, whose model has to
+be the same.
+
+    python benchmarks/speed/dask_scale.py --events 2000000 --kill --spark /path/of/python
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+ALS = {"n_components": 64, "random_state": 0}
+
+
+def write_log(path, n_events, n_users, n_items, n_files):
+    """Write a log with heavy tails, whose users are strings and items large integers."""
+    import numpy as np
+    import pandas as pd
+
+    for number in range(n_files):
+        rng, n = np.random.default_rng([0, number]), n_events // n_files
+        users = (n_users * rng.random(n) ** 2).astype(np.int64)
+        # Users of a group have their own order of items.
+        items = (n_items * rng.random(n) ** 4).astype(np.int64)
+        items = (items * 7 + users % 10 * (n_items // 10)) % n_items
+        table = {"user": np.char.add("u", users.astype(str)), "item": items + 10**12}
+        table["time"] = rng.integers(1_600_000_000, 1_700_000_000, n)
+        pd.DataFrame(table).to_parquet(path / f"{number:04}.parquet", index=False)
+
+
+class Phases:
+    """Prints seconds, and bytes sent, of phases."""
+
+    def __init__(self, name, client=None):
+        self.name, self.client, self.seconds = name, client, {}
+
+    def sent(self):
+        """Return how many bytes all workers have sent."""
+        if self.client is None:
+            return 0
+        found = self.client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total)
+        return sum(found.values())
+
+    @contextmanager
+    def __call__(self, phase):
+        """Time a block."""
+        before, begin = self.sent(), time.perf_counter()
+        yield
+        self.seconds[phase] = time.perf_counter() - begin
+        megabytes = (self.sent() - before) / 1e6
+        moved = f"{megabytes:10.1f} MB sent" if self.client else ""
+        print(f"{self.name:8} {phase:12} {self.seconds[phase]:8.2f} s{moved}", flush=True)
+
+
+def epochs_of(trainer, phases):
+    """Let a trainer print the seconds of its first epoch and of the others; return a restorer."""
+    run = trainer.run_epoch
+
+    def timed(self, epoch):
+        with phases("first epoch" if epoch == 0 else f"epoch {epoch}"):
+            return run(self, epoch)
+
+    trainer.run_epoch = timed
+    return lambda: setattr(trainer, "run_epoch", run)
+
+
+def on_cluster(args, path, to):
+    """Return the seconds of each phase on a cluster, and the model."""
+    import dask
+    import dask.dataframe as dd
+    from distributed import Client, LocalCluster
+
+    import freqfm.dask as fdask
+    from freqfm.dask._als import ShardedALSTrainer
+
+    dask.config.set({"distributed.scheduler.allowed-failures": 100})
+    options = {"n_workers": args.workers, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with LocalCluster(memory_limit=args.memory, **options) as cluster, Client(cluster) as client:
+        phases = Phases("Dask", client)
+        with phases("start"):
+            client.run(__import__, "freqfm.dask")
+        log = dd.read_parquet(path)
+        estimator = fdask.ALSRecommender(max_iter=args.epochs, **ALS)
+        with phases("split"):
+            splitter = fdask.GlobalTimeSplit(
+                test_fraction=0.1, drop_cold=False, drop_repeated=False
+            )
+            [(train, test)] = splitter.split(log)
+        restore = epochs_of(ShardedALSTrainer, phases)
+        with phases("fit"):
+            model = fdask.InteractionRecommender(estimator, value=None).fit(train)
+        restore()
+        with phases("score"):
+            print(f"Dask     NDCG {model.score(some_users(test, args)):.5f}")
+        with phases("recommend"):
+            model.recommend_to(to)
+        if args.kill:
+            killed(model, estimator, train, client, to)
+        return phases.seconds, model.to_local()
+
+
+def some_users(test, args):
+    """Return the later interactions of a twentieth of the users."""
+    return test[test.user.str.endswith("17") | test.user.str.endswith("42")]
+
+
+def killed(model, estimator, train, client, to):
+    """Kill a worker in each phase; raise unless model and lists are the same."""
+    import numpy as np
+    import pandas as pd
+
+    import freqfm.dask as fdask
+
+    def kill_after(seconds):
+        pids = sorted(client.run(os.getpid).values())
+        threading.Timer(seconds, os.kill, [pids[0], signal.SIGKILL]).start()
+
+    phases = Phases("killed")
+    for share, phase in ((0.2, "reading"), (0.9, "training")):
+        kill_after(share * killed.seconds_of_fit)
+        with phases(phase):
+            again = fdask.InteractionRecommender(estimator, value=None).fit(train)
+        same = np.array_equal(again.estimator_.user_factors_, model.estimator_.user_factors_)
+        assert same and np.array_equal(again.item_ids_, model.item_ids_)
+    kill_after(1)
+    with phases("recommending"):
+        again.recommend_to(f"{to}-again")
+    pd.testing.assert_frame_equal(pd.read_parquet(to), pd.read_parquet(f"{to}-again"))
+    print("killed   the model and all lists are the same", flush=True)
+
+
+def in_one_process(args, path, to):
+    """Return the seconds of each phase in one process with as many threads, and the model."""
+    import pyarrow.dataset as ds
+
+    import freqfm
+    from freqfm.estimators.recommenders.als import ALSTrainer
+
+    phases, log = Phases("plain"), ds.dataset(path)
+    with phases("split"):
+        times = log.to_table(columns=["time"])["time"].to_numpy()
+        times.partition(round(0.9 * len(times)))
+        point = int(times[round(0.9 * len(times))])
+    restore = epochs_of(ALSTrainer, phases)
+    with phases("fit"):
+        als = freqfm.ALSRecommender(max_iter=args.epochs, n_jobs=args.workers, **ALS)
+        model = freqfm.InteractionRecommender(als, value=None)
+        model.fit(log.filter(ds.field("time") < point))
+    restore()
+    test = log.to_table(filter=ds.field("time") >= point).to_pandas()
+    with phases("score"):
+        print(f"plain    NDCG {model.score(some_users(test, args)):.5f}")
+    with phases("recommend"):
+        model.recommend_to(to)
+    return phases.seconds, model
+
+
+def in_spark(args, path, to):
+    """Time PySpark's ALS, in a Python that has pyspark."""
+    from pyspark.ml.recommendation import ALS as SparkALS
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    phases = Phases("Spark")
+    session = SparkSession.builder.master("local[2]").config("spark.driver.memory", "8g")
+    session = session.config("spark.ui.enabled", "false").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    with phases("read"):
+        log = session.read.parquet(str(path))
+        point = log.approxQuantile("time", [0.9], 0.0)[0]
+        log = log.where(F.col("time") < point).select(
+            F.expr("cast(substring(user, 2) as int)").alias("user"),
+            (F.col("item") - 10**12).cast("int").alias("item"),
+        )
+        log = log.groupBy("user", "item").count().cache()
+        log.count()
+    options = {"rank": 64, "implicitPrefs": True, "userCol": "user", "itemCol": "item"}
+    for n in (1, 1 + args.epochs):
+        with phases(f"{n} epochs"):
+            als = SparkALS(maxIter=n, ratingCol="count", regParam=0.1, alpha=1.0, seed=0, **options)
+            model = als.fit(log)
+    one, all_of = (phases.seconds[f"{n} epochs"] for n in (1, 1 + args.epochs))
+    print(f"Spark    an epoch     {(all_of - one) / args.epochs:8.2f} s")
+    if args.spark_lists:
+        with phases("recommend"):
+            model.recommendForAllUsers(10).write.mode("overwrite").parquet(str(to))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--events", type=int, default=20_000_000)
+    parser.add_argument("--users", type=int, default=500_000)
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--files", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--memory", default="auto", help="limit of each worker, such as 1GB")
+    parser.add_argument("--kill", action="store_true", help="kill a worker in each phase, too")
+    parser.add_argument("--spark", help="a Python with pyspark")
+    parser.add_argument("--spark-lists", action="store_true", help="and its lists of all users")
+    parser.add_argument("--only-spark", help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="a small log")
+    args = parser.parse_args()
+    if args.quick:
+        args.events, args.users, args.items, args.files, args.workers = 20_000, 500, 200, 4, 2
+    if args.only_spark:
+        in_spark(args, Path(args.only_spark), Path(args.only_spark).with_name("spark"))
+        return
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "log")
+        path.mkdir()
+        write_log(path, args.events, args.users, args.items, args.files)
+        size = sum(file.stat().st_size for file in path.iterdir())
+        print(f"{args.events:,} events in {args.files} files of {size / 1e6:.0f} MB", flush=True)
+        of_plain, plain = in_one_process(args, path, Path(folder, "plain"))
+        killed.seconds_of_fit = of_plain["fit"]
+        of_dask, model = on_cluster(args, path, Path(folder, "dask"))
+        for name in ("user_factors_", "item_factors_"):
+            found, expected = (getattr(of.estimator_, name) for of in (model, plain))
+            print(f"{name} are those of one process: {np.array_equal(found, expected)}")
+        for phase in of_plain:
+            print(f"Dask/plain {phase:12} {of_dask[phase] / of_plain[phase]:6.2f}")
+        if args.spark:
+            given = ["--only-spark", str(path), "--epochs", str(args.epochs)]
+            given += ["--spark-lists"] * args.spark_lists
+            subprocess.run([args.spark, __file__, *given], check=True)
+
+
+if __name__ == "__main__":
+    main()
