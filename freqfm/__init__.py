@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         NFMClassifier as NFMClassifier,
         NFMRegressor as NFMRegressor,
     )
-    from freqfm.estimators.fm.explanations.columns import explain as explain
+    from freqfm.estimators.fm.explanations import explain as explain
     from freqfm.estimators.fm.fields import (
         WithFields as WithFields,
         column_fields as column_fields,
@@ -93,7 +93,7 @@ _NAMES = {
     "estimators.interactions.recommender": ["InteractionRecommender"],
     "estimators.word2vec.model": ["Word2Vec"],
     "estimators.fm.fields": ["WithFields", "column_fields"],
-    "estimators.fm.explanations.columns": ["explain"],
+    "estimators.fm.explanations": ["explain"],
     "estimators.recommenders.base": ["recommend"],
 }
 _LAZY = {name: f"freqfm.{module}" for module, names in _NAMES.items() for name in names}

@@ -5,12 +5,14 @@ attributes of the display. Drawing requires matplotlib, ``pip install 'freqfm[pl
 ``RankingReport`` is HTML and requires nothing.
 """
 
-from freqfm.displays._data import (
+from freqfm.displays._plots import (
     InteractionStrengthsDisplay,
+    LossCurveDisplay,
     MagnitudePopularityDisplay,
+    RecommenderComparisonDisplay,
     StratifiedNDCGDisplay,
+    TemperatureDisplay,
 )
-from freqfm.displays._fits import LossCurveDisplay, RecommenderComparisonDisplay, TemperatureDisplay
 from freqfm.displays._report import RankingReport
 
 __all__ = [

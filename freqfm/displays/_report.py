@@ -10,7 +10,7 @@ from freqfm._input.rows import split_signs, take_rows
 from freqfm._input.validation import check_count
 from freqfm._messages import cut, shown
 from freqfm._paths import check_path
-from freqfm.displays._common import rank_held_out
+from freqfm.displays._plots import rank_held_out
 from freqfm.metrics import ndcg_at_k, ranking_report, recall_at_k, stratified_ndcg_at_k
 from freqfm.metrics._hits import as_csr, check_item_counts, find_hits, strata, top_k
 from freqfm.model_selection._holdout import last_step, transform

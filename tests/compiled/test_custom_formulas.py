@@ -42,8 +42,7 @@ from freqfm._numba.jit import JIT_DISABLED, python_function, specialised
 from freqfm.backbones import Features
 from freqfm.backends.cpu.fm.plain import fm_score, fm_train
 from freqfm.backends.cpu.ranking.fold_in import OF_PAIRS, fold_in_rows
-from freqfm.backends.cpu.ranking.softmax import softmax_train
-from freqfm.backends.cpu.ranking.softmax_rows import SURROGATES
+from freqfm.backends.cpu.ranking.softmax import SURROGATES, softmax_train
 from freqfm.datasets import RowStream, make_interactions
 from freqfm.estimators.fm.targets import base_score, expect, mean_loss, warn_of_spread
 from freqfm.initializers import Normal

@@ -138,7 +138,7 @@ def cu_tau_inverse(weights, n_hidden, users, initial):
 
 
 def test_cu_tau_takes_steps_along_the_gradient(snapshot, monkeypatch):
-    monkeypatch.setattr("freqfm.temperatures._strategies._USERS", 7)
+    monkeypatch.setattr("freqfm.temperatures._USERS", 7)
     strategy, rng = CuTau(0.2, n_hidden=3, learning_rate=0.03), np.random.default_rng(2)
     state, inverse = np.zeros(strategy.state_shape(6)), np.ones((40, 2), dtype=np.float32)
     strategy.refresh(0, inverse, state, snapshot)

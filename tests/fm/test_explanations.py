@@ -46,7 +46,7 @@ from sklearn.preprocessing import (
 )
 
 import freqfm
-from freqfm.estimators.fm.explanations import contributions
+from freqfm.estimators.fm import explanations
 from freqfm.initializers import Normal
 
 RNG = np.random.default_rng(0)
@@ -196,7 +196,7 @@ def test_input_of_all_kinds(monkeypatch):
         assert_allclose(found, expected, atol=1e-12)
         assert_allclose(same, base)
     for at_once in (1, 17):
-        monkeypatch.setattr(contributions, "_ENTRIES_AT_ONCE", at_once)
+        monkeypatch.setattr(explanations, "_ENTRIES_AT_ONCE", at_once)
         for given in (background, None):
             found, _ = parts(model.explain(SPARSE, background=given))
             same = expected if given is not None else parts(fitted().explain(SPARSE))[0]

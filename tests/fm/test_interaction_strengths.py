@@ -23,7 +23,7 @@ from freqfm import (
     RaFMRegressor,
 )
 from freqfm.displays import InteractionStrengthsDisplay
-from freqfm.estimators.fm.explanations import contributions as interactions
+from freqfm.estimators.fm import explanations as interactions
 from freqfm.initializers import Normal
 
 RNG = np.random.default_rng(0)

@@ -20,6 +20,7 @@ from freqfm import (
     MFRecommender,
     PopularityRecommender,
     RaFMClassifier,
+    temperatures,
 )
 from freqfm._input import rows as _rows
 from freqfm._input import validation
@@ -33,7 +34,7 @@ from freqfm.estimators.fm import base
 from freqfm.estimators.fm import validation as penalties
 from freqfm.estimators.recommenders import als, index, interactions
 from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
-from freqfm.temperatures import AdapTau0, Snapshot, _strategies
+from freqfm.temperatures import AdapTau0, Snapshot
 
 MOST = np.iinfo(np.int32).max
 
@@ -286,7 +287,7 @@ def test_vectors_of_pairs_are_gathered_in_parts(monkeypatch):
 def test_factorization_uses_the_documented_memory(loss, per_entry, early_stopping, monkeypatch):
     monkeypatch.setattr(_holdout, "_ENTRIES", 1 << 10)
     monkeypatch.setattr(interactions, "_VALIDATION_USERS", 100)
-    monkeypatch.setattr(_strategies, "_USERS", 100)
+    monkeypatch.setattr(temperatures, "_USERS", 100)
     n, m, length, d = 2_000, 3_000, 60, 4
     rng = np.random.default_rng(0)
     indices = rng.integers(m // length, size=(n, length), dtype=np.int32)
@@ -362,7 +363,7 @@ def test_temperatures_look_at_users_part_by_part(monkeypatch):
     temperature = AdapTau0(warm_up=0, smallest_gap=1e-6)
     at_once, in_parts = np.ones((2, 40, 2))
     temperature.refresh(0, at_once, None, snapshot)
-    monkeypatch.setattr(_strategies, "_USERS", 7)
+    monkeypatch.setattr(temperatures, "_USERS", 7)
     temperature.refresh(0, in_parts, None, snapshot)
     assert_allclose(in_parts, at_once, rtol=1e-12)
 

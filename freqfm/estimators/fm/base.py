@@ -36,7 +36,7 @@ from freqfm._sklearn import Interval, StrOptions, callbacks_of
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import FMWeights
 from freqfm.backends.support import check
-from freqfm.estimators.fm.explanations.contributions import ExplanationMixin
+from freqfm.estimators.fm.explanations import ExplanationMixin
 from freqfm.estimators.fm.streaming import StreamTrainer, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows

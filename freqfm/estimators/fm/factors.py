@@ -15,7 +15,7 @@ from freqfm._messages import shown
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import RankedTables, RankedTraining
 from freqfm.estimators.fm.base import BaseFM, learned_in_training, squeeze_outputs
-from freqfm.estimators.fm.explanations.contributions import PairTerm
+from freqfm.estimators.fm.explanations import PairTerm
 from freqfm.estimators.state import OPTIMIZER, SUMS, Learned
 from freqfm.estimators.training import check_unchanged
 

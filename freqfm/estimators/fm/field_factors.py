@@ -22,7 +22,7 @@ from freqfm._input.validation import (
 from freqfm._machine import aligned_zeros
 from freqfm._sklearn import Interval
 from freqfm.backends.base import DenseTraining, FieldVectors, FieldWeights, Tower, layers_of
-from freqfm.estimators.fm.explanations.contributions import PairTerm
+from freqfm.estimators.fm.explanations import PairTerm
 from freqfm.estimators.fm.factors import FACTOR_STATES, PlainFactors
 from freqfm.estimators.fm.fields import resolve_fields
 from freqfm.estimators.state import MEANS, OPTIMIZER, WEIGHTS, Learned

@@ -1,1 +1,0 @@
-"""Why a factorization machine gives a score: contributions, importances and interactions."""
