@@ -5,7 +5,7 @@ import time
 import numpy as np
 from scipy import sparse
 
-from freqfm.estimators.fm.validation import set_penalties
+from freqfm.estimators.fm.base import set_penalties
 from freqfm.estimators.recommenders.trained import STARTS
 
 

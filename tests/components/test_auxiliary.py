@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 from freqfm import DivergenceError, MFRecommender
 from freqfm.auxiliary import IPL, NCL, SGL, AuxiliaryTerm, ReSN, SimGCL, TermBatch, TermEpoch
 from freqfm.backbones import Context, LightGCN
-from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
+from freqfm.estimators.recommenders.mf_trainer import AuxiliaryTerms
 from freqfm.optimizers import SGD
 
 DENSE = np.random.default_rng(1).random((30, 20)) < 0.3

@@ -20,7 +20,7 @@ from freqfm import (
     RaFMClassifier,
 )
 from freqfm.datasets import make_clicks
-from freqfm.estimators.fm import validation as parts
+from freqfm.estimators.fm import streaming as parts
 from freqfm.initializers import Normal
 from freqfm.optimizers import OPTIMIZERS
 

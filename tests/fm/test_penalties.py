@@ -14,8 +14,7 @@ from freqfm import FFMClassifier, FMClassifier, FMRegressor
 from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import RowStream
 from freqfm.estimators.fm import base
-from freqfm.estimators.fm import validation as penalties
-from freqfm.estimators.fm.validation import penalties_to_try, phase_beside
+from freqfm.estimators.fm.base import penalties_to_try, phase_beside
 from freqfm.estimators.training import Phase
 from freqfm.exceptions import DivergenceError
 
@@ -75,7 +74,7 @@ def test_the_chosen_model_is_that_of_a_fit_with_its_penalties(clicks, cls):
     X, y = clicks
     for given in ({}, {"X_val": X[400:], "y_val": y[400:]}):
         model = model_of(cls, **OPTIONS | options_of(cls)).fit(X[:400], y[:400], **given)
-        pairs = [cls._usual_penalties, *penalties._OTHERS[cls._of_classes]]
+        pairs = [cls._usual_penalties, *base._OTHERS[cls._of_classes]]
         same = [clone(model).set_params(alpha_linear=a, alpha_factors=b) for a, b in pairs]
         best = [m.fit(X[:400], y[:400], **given).validation_scores_.max() for m in same]
         expected = same[int(np.argmax(best))]
@@ -138,7 +137,7 @@ def test_large_data_have_the_usual_penalties(clicks, monkeypatch):
     fields = options_of(FFMClassifier)
     assert tried(FFMClassifier(**fields), clicks) == [(1, 2), STRONG, WEAK]
     assert tried(FMRegressor(), clicks) == [USUAL, WEAK, (100, 300)]
-    monkeypatch.setattr(penalties, "_MOST_ROWS", 100)
+    monkeypatch.setattr(base, "_MOST_ROWS", 100)
     assert tried(FMClassifier(), clicks) == [USUAL]
     assert tried(FFMClassifier(**fields), clicks) == [(1, 2)]
 
@@ -173,7 +172,7 @@ def test_verbose_says_once_what_was_chosen_and_whether_pairs_help(capsys):
 def test_fits_that_are_stopped_or_interrupted_have_the_best_model_so_far(clicks, tmp_path):
     X, y = clicks
     given = {"X_val": X[400:], "y_val": y[400:]}
-    train, n_trained = penalties.run_epochs, []
+    train, n_trained = base.run_epochs, []
 
     def failing(task, *args, **options):
         n_trained.append(chosen(task.model))
@@ -186,7 +185,7 @@ def test_fits_that_are_stopped_or_interrupted_have_the_best_model_so_far(clicks,
         n_trained.clear()
         model = FMClassifier(**OPTIONS)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(penalties, "run_epochs", failing)
+            patch.setattr(base, "run_epochs", failing)
             try:
                 model.fit(X[:400], y[:400], **given)
             except KeyboardInterrupt:

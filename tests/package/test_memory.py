@@ -31,7 +31,6 @@ from freqfm.backends.cpu import team
 from freqfm.backends.cpu.fm import prepared
 from freqfm.datasets import load_csr, make_interactions, save_csr
 from freqfm.estimators.fm import base
-from freqfm.estimators.fm import validation as penalties
 from freqfm.estimators.recommenders import als, index, interactions
 from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
 from freqfm.temperatures import AdapTau0, Snapshot
@@ -369,7 +368,7 @@ def test_temperatures_look_at_users_part_by_part(monkeypatch):
 
 
 def test_packed_rows_are_not_kept(log, monkeypatch):
-    begun, kept = [], []
+    begun, kept, train = [], [], base.train_task
 
     class Watched(FMClassifier):
         def _begin(self, rows, optimizer, reset):
@@ -378,7 +377,7 @@ def test_packed_rows_are_not_kept(log, monkeypatch):
 
     def train_task(*args):
         kept.append(begun[-1]() is not None)
-        return penalties.train_task(*args)
+        return train(*args)
 
     monkeypatch.setattr(base, "train_task", train_task)
     # Other penalties are tried on the same rows.

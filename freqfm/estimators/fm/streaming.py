@@ -1,4 +1,9 @@
-"""Fits on streams of chunks: a pass that counts, then epochs that train chunk by chunk."""
+"""Fits on streams of chunks: a pass that counts, then epochs that train chunk by chunk.
+
+A chunk holds few of a large model's tokens. Their rows are gathered into small tables, which are
+trained and written back once all went well: so the time and memory of a chunk do not grow with the
+model, and a chunk that fails has changed nothing.
+"""
 
 import contextlib
 import copy
@@ -8,19 +13,146 @@ import numpy as np
 from sklearn.base import is_regressor
 
 from freqfm import backends
-from freqfm._input.rows import with_fields_of
+from freqfm._input.rows import csr_of, with_fields_of
 from freqfm._input.validation import (
+    count_columns,
     is_stream,
     validate_rows,
     validate_weights,
     warn_of_large_values,
     widen,
 )
+from freqfm._machine import aligned_copy
 from freqfm._signals import hold_signals
 from freqfm.estimators.fm.targets import RunningBaseScore, check_labels
-from freqfm.estimators.fm.trainer import ModelTask, checked_score, score_of_constant
-from freqfm.estimators.fm.validation import LabelledRows, weight_of_tokens
+from freqfm.estimators.fm.trainer import ModelTask, TrainingRows, checked_score, score_of_constant
 from freqfm.estimators.training import check_finite
+
+
+class WholeModel:
+    """A whole model in place of a ``ModelPart``, for optimizers whose steps move all tokens.
+
+    To undo a failure takes a copy of the model: every step changes all of it.
+    """
+
+    restores = True
+
+    def __init__(self, model, rows, counted=False):
+        self.estimator, self.rows = model, rows
+        if not counted:
+            counts = count_columns(rows.X, rows.weight, rows.trained)
+            model.token_counts_ = model.token_counts_ + counts
+            # The intercept is refined before training; the old array is kept, to undo that.
+            model.intercept_ = model.intercept_.copy()
+
+    def write_back(self):
+        """The model itself was trained: there is nothing to write."""
+
+
+class LabelledRows(NamedTuple):
+    """Rows whose tokens are replaced by labels from 0 on, and the token of each label."""
+
+    rows: TrainingRows
+    tokens: np.ndarray
+    n_entries: np.ndarray  #: of each token
+
+    @classmethod
+    def of(cls, rows):
+        """Return labelled rows, canonical as they were: labels increase with the tokens."""
+        X = rows.X
+        tokens, labels, n_entries = backends.get().label_tokens(X.indices, X.shape[1])
+        if not len(tokens):
+            # Rows without entries train the intercept; a table must have a row.
+            tokens = n_entries = np.zeros(1, dtype=np.int32)
+        X = csr_of(X.data, labels, X.indptr, (X.shape[0], len(tokens)))
+        return cls(rows._replace(X=X), tokens, n_entries)
+
+
+def weight_of_tokens(labels, indptr, weight, n_entries):
+    """Return the weight of the rows that hold each token, weights added up in their order.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (nnz,)
+        Of the entries, see ``Backend.label_tokens``.
+    indptr : ndarray of shape (n_rows + 1,)
+    weight : ndarray of shape (n_rows,)
+    n_entries : ndarray of shape (n_tokens,)
+        Of each token.
+    """
+    if weight.strides == (0,):
+        # Weights of 1, see ``validate_weights``.
+        return n_entries
+    weight = np.repeat(weight, np.diff(indptr))
+    return np.bincount(labels, weights=weight, minlength=len(n_entries))
+
+
+class ModelPart:
+    """A copy of a model that holds the tokens of some rows only, and these rows relabelled.
+
+    Parameters
+    ----------
+    model : BaseFM
+        Its arrays must be ready to be trained further.
+    rows : TrainingRows or LabelledRows
+    counted : bool, default=False
+        Whether the model's ``token_counts_`` include ``rows`` already.
+
+    Attributes
+    ----------
+    estimator : BaseFM
+        The copy, to be trained; what fails need not be undone. Its ``token_counts_`` include
+        those of ``rows``.
+    rows : TrainingRows
+    """
+
+    restores = False
+
+    def __init__(self, model, rows, counted=False):
+        labelled = rows if isinstance(rows, LabelledRows) else LabelledRows.of(rows)
+        self.rows, tokens, n_entries = labelled
+        self._model = model
+        self.estimator = part = copy.copy(model)
+        part.n_features_in_ = len(tokens)
+        model._begin_part(part, tokens)
+        # The entries of whole arrays; and the rows of tables, with those of the part's.
+        self._whole, self._copies = [], []
+        learned = model._learned()
+        for entry in learned:
+            if entry.by_token:
+                entry.set(part, entry.room(entry.get(part), len(tokens)))
+            else:
+                entry.set(part, aligned_copy(entry.get(model)))
+                self._whole.append(entry)
+        for entry in learned:
+            if entry.by_token:
+                self._pair_tables(entry, tokens)
+        for table, copied, rows in self._copies:
+            # In this mode NumPy fills the copy without a buffer.
+            np.take(table, rows, axis=0, out=copied, mode="clip")
+        if not counted:
+            X, weight = self.rows.X, self.rows.weight
+            part.token_counts_ += weight_of_tokens(X.indices, X.indptr, weight, n_entries)
+
+    def _pair_tables(self, entry, tokens):
+        """List which rows of the tables in an array of the model those of the part hold."""
+        model, part = self._model, self.estimator
+        for table, copied in zip(entry.views(model), entry.views(part), strict=True):
+            rows = tokens
+            if entry.row_of is not None:
+                rows = np.empty_like(tokens)
+                row_of, row_in_part = (getattr(weights, entry.row_of) for weights in (model, part))
+                rows[row_in_part] = row_of[tokens]
+                rows = rows[: copied.shape[1]]
+            if copied.size:
+                self._copies += [(*pair, rows) for pair in zip(table, copied, strict=True)]
+
+    def write_back(self):
+        """Write the trained arrays to the model. Signals must be held back by the caller."""
+        for entry in self._whole:
+            entry.get(self._model)[...] = entry.get(self.estimator)
+        for table, copied, rows in self._copies:
+            table[rows] = copied
 
 
 def as_triple(chunk):

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._components import is_named, nearest, refuse_names, replaced, resolve
-from freqfm._messages import warn_user
+from freqfm._components import is_named, nearest, refuse_names, replaced, resolve, set_by_user
+from freqfm._messages import shown, warn_user
+from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backends.support import check
-from freqfm.estimators.recommenders.mf_auxiliary import resolve_terms, similarities
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import RANKING_LOSSES, RankingLoss, VectorLoss
@@ -554,3 +554,73 @@ def _shared_temperature(model):
             f"per user; choose 'density', 'adap_tau0', 'learned' or a number."
         )
     return temperature
+
+
+def resolve_terms(model, loss, backbone):
+    """Return the terms that the parameter ``auxiliary`` names, and a loss in NumPy, as a tuple.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, or if terms cannot be used with the loss or the backbone.
+    TypeError
+        If a value is neither a name nor a term.
+    """
+    values = model.auxiliary if isinstance(model.auxiliary, (list, tuple)) else [model.auxiliary]
+    values = [] if model.auxiliary is None else values
+    terms = tuple(resolve("auxiliary", of, AuxiliaryTerm, AUXILIARY_TERMS) for of in values)
+    given, otherwise = f"auxiliary={shown(model.auxiliary)}", "leave auxiliary at None"
+    if isinstance(loss, VectorLoss):
+        _check_loss(model, loss)
+        terms = (loss, *terms)
+        given, otherwise = f"loss={shown(model.loss)}", "choose another loss"
+    if terms and backbone._has_context:
+        words = {"backbone": f"backbone={type(backbone).__name__}", "advice": otherwise}
+        check("context", "auxiliary terms", given=given, **words)
+    if terms and backbone._changes_by_epoch and not backbone.is_linear:
+        raise ValueError(
+            f"{given} needs the gradients of each batch, and the backbone "
+            f"propagates once in an epoch; set "
+            f"backbone={type(backbone).__name__}(propagate='batch')."
+        )
+    for term in terms:
+        # A user's backbone may propagate as well.
+        propagates = backbone._propagates or "bind" in set_by_user(backbone)
+        if term.needs_graph and (backbone.is_linear or not propagates):
+            raise ValueError(
+                f"{given} needs a backbone that propagates along interactions; "
+                f"set backbone=LightGCN(propagate='batch'), got {type(backbone).__name__}."
+            )
+        term.check_backbone(backbone)
+    return terms
+
+
+def similarities(model):
+    """Return the similarities that a model is given for the loss, and for rankings."""
+    given = model.similarity
+    pair = (given, "auto") if isinstance(given, str) else given
+    if len(pair) != 2 or any(name not in ("auto", "cosine", "dot") for name in pair):
+        raise ValueError(
+            f"similarity={shown(given)} must be 'auto', 'cosine' or 'dot', or a pair of these: of "
+            f"the loss, and of rankings."
+        )
+    return tuple(pair)
+
+
+def _check_loss(model, loss):
+    """Raise unless the parameters of a model fit a loss in NumPy, which reads whole vectors."""
+    similarity, ranking = similarities(model)
+    differs = similarity not in ("auto", loss.similarity)
+    refused = {
+        "similarity": differs or (loss.n_parts > 0 and ranking == "cosine"),
+        "user_dropout": bool(model.user_dropout),
+        "auxiliary": loss.n_parts > 0 and model.auxiliary is not None,
+        "n_components": loss.n_parts >= int(model.n_components),
+    }
+    for name in filter(refused.get, refused):
+        parts = f", of which the last {loss.n_parts} are no coordinates" if loss.n_parts else ""
+        advice = "set more" if name == "n_components" else "leave it at its default"
+        raise ValueError(
+            f"{name}={shown(getattr(model, name))} cannot be used with loss={shown(model.loss)}, a "
+            f"function of the numbers of vectors{parts}; {advice}."
+        )

@@ -13,9 +13,12 @@ import numpy as np
 from freqfm import backends
 from freqfm._dense import unit_rows
 from freqfm._input.rows import concatenated_ranges, take_rows
-from freqfm.auxiliary import TermBatch
+from freqfm._input.validation import count_columns
+from freqfm._machine import single_threaded_blas
+from freqfm._messages import shown
+from freqfm.auxiliary import TermBatch, TermEpoch
 from freqfm.backbones import Linear
-from freqfm.backbones._base import backward, forward, forward_all, occurrences
+from freqfm.backbones._base import backward, compute, forward, forward_all, occurrences
 from freqfm.backends.base import (
     Batches,
     ContextGroup,
@@ -29,11 +32,15 @@ from freqfm.backends.base import (
 from freqfm.backends.support import check
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.interactions import Interactions, are_among, pair_numbers
-from freqfm.estimators.recommenders.mf_auxiliary import AuxiliaryTerms
 from freqfm.formulas import codes
 from freqfm.losses import BPR, PairwiseLoss, VectorLoss
 from freqfm.samplers import Uniform
 from freqfm.samplers._base import check_draws, check_static, leave_out, recall_codewords
+
+# The random streams of terms, beside those of ``MFTrainer``.
+_TERMS = 7
+
+_SIDES = "user", "item"
 
 _MARGINS = ("user_margins", "item_margins")
 
@@ -828,3 +835,137 @@ def _row_starts(users, order, block):
     np.not_equal(users[1:], users[:-1], out=begins_row[1:])
     begins_row[:end:block] = begins_row[end::block] = True
     return np.append(np.flatnonzero(begins_row), n_pairs)
+
+
+class AuxiliaryTerms:
+    """The terms of a fit.
+
+    Parameters
+    ----------
+    components : Components
+    tables : dict of str to ndarray
+        Of the backbone.
+    vectors : dict of str to ndarray
+        Those of all users, and of all items.
+    X : csr_array
+        All interactions that the model is trained on.
+    seed, n_threads : int
+    """
+
+    def __init__(self, components, tables, vectors, X, seed, n_threads):
+        self._terms, self._backbone = components.auxiliary, components.backbone
+        self._averages = components.optimizer.average
+        self._tables, self._vectors, self._X = tables, vectors, X
+        self._counts = np.diff(X.indptr), count_columns(X)
+        self._seed, self._n_threads = seed, n_threads
+
+    def begin_epoch(self, epoch):
+        """Compute the state and the views of each term."""
+        self._epoch, self._states, self._views = epoch, [], []
+        for number, term in enumerate(self._terms):
+            given = TermEpoch(
+                epoch,
+                self._generator(number, 0),
+                self._X,
+                *map(_read_only, self._vectors.values()),
+                self._backbone,
+                self._tables,
+                self._n_threads,
+            )
+            with single_threaded_blas():
+                self._states.append(term.begin_epoch(given))
+            given = given._replace(generator=self._generator(number, 1))
+            self._views.append(list(term.views(given)))
+
+    def _generator(self, number, place):
+        return np.random.default_rng([self._seed, self._epoch, _TERMS, number, place])
+
+    def gradients(self, batch, weight):
+        """Return the value of all terms, and their gradients.
+
+        Parameters
+        ----------
+        batch : TermBatch
+            Without what belongs to a term.
+        weight : float
+            Of the batch, for optimizers that sum over it.
+
+        Returns
+        -------
+        value : float
+        of_vectors : list of ndarray
+            Gradients with respect to the batch's users and items.
+        of_tables : list of dict of str to (rows, values)
+            Gradients with respect to tables, by views.
+        """
+        total, of_tables = 0.0, []
+        scale = np.float32(1 if self._averages else weight)
+        of_vectors = [np.zeros_like(batch.user_vectors), np.zeros_like(batch.item_vectors)]
+        for number, term in enumerate(self._terms):
+            own, contexts = self._of_term(number, batch)
+            value, *found = _checked(term, own)
+            total += value
+            found = [scale * gradient for gradient in found]
+            if not self._views[number]:
+                for sum_of_terms, gradient in zip(of_vectors, found, strict=True):
+                    sum_of_terms += gradient
+            for view, context, *of_view in zip(self._views[number], contexts, *found, strict=False):
+                by_name = backward(view, self._tables, context, *of_view)
+                # Views of one graph may return the same memory.
+                of_tables.append({n: (rows, of.copy()) for n, (rows, of) in by_name.items()})
+        return total, of_vectors, of_tables
+
+    def _of_term(self, number, batch):
+        """Return the batch as a term gets it, and the contexts of its views."""
+        batch = batch._replace(
+            epoch=self._epoch,
+            generator=self._generator(number, 2 + batch.number),
+            user_counts=self._counts[0],
+            item_counts=self._counts[1],
+            state=self._states[number],
+        )
+        vectors, contexts = batch.both_vectors, []
+        if self._views[number]:
+            rows, width = (batch.users, batch.items), batch.user_vectors.shape[1]
+            views = (compute(view, self._tables, rows, width) for view in self._views[number])
+            *vectors, contexts = zip(*views, strict=True)
+            vectors = map(np.stack, vectors)
+        users, items = map(_read_only, vectors)
+        return batch._replace(user_vectors=users, item_vectors=items), contexts
+
+
+def _read_only(array):
+    """Return a view of an array that cannot be written to: other terms, or the model, read it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _checked(term, batch):
+    """Return the value of a term and its gradients, checked; a gradient of None is zero.
+
+    Raises
+    ------
+    ValueError
+        If it returns anything else.
+    """
+    call = f"value_and_gradients of {type(term).__name__}"
+    with single_threaded_blas():
+        found = term.value_and_gradients(batch)
+    fits = isinstance(found, tuple) and len(found) == 3 and np.ndim(found[0]) == 0
+    if not fits or np.asarray(found[0]).dtype.kind not in "fiu":
+        raise ValueError(
+            f"{call} must return a number, gradients of users, and gradients of items; got "
+            f"{shown(found)}."
+        )
+    value, *gradients = found
+    checked = [float(value)]
+    for vectors, gradient, side in zip(batch.both_vectors, gradients, _SIDES, strict=True):
+        gradient = np.zeros_like(vectors) if gradient is None else np.asarray(gradient)
+        if gradient.shape != vectors.shape or gradient.dtype.kind not in "fiu":
+            raise ValueError(
+                f"{call} must return gradients of {side}s of the shape {vectors.shape}, or None; "
+                f"got shape {gradient.shape} and type {gradient.dtype}."
+            )
+        checked.append(gradient.astype(vectors.dtype, copy=False))
+    return checked
