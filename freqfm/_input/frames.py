@@ -1,6 +1,8 @@
 """DataFrames in memory, of pandas, Polars and Arrow, and the usual names of their columns."""
 
 import re
+from collections.abc import Iterator
+from itertools import chain
 from numbers import Integral
 
 import numpy as np
@@ -16,8 +18,33 @@ def is_lazy(X):
     """Return whether X is a table that can be read chunk by chunk."""
     library, name = type(X).__module__.split(".")[0], type(X).__name__
     return (library == "polars" and name == "LazyFrame") or (
-        library == "pyarrow" and name.endswith("Dataset")
+        library == "pyarrow" and (name.endswith("Dataset") or name == "RecordBatchReader")
     )
+
+
+# What tables and columns in memory have, unlike readers of batches.
+_IN_MEMORY = "iloc", "column_names", "get_columns", "__array__"
+
+
+def as_reader(X):
+    """Return batches of Arrow that are read once, in any form, as their reader; others unchanged.
+
+    They are a list or an iterator of batches, or an object with ``__arrow_c_stream__``.
+    """
+    X = as_native(X)
+    some = iter(X) if type(X) in (list, tuple) else X
+    if isinstance(some, Iterator) and not hasattr(X, "__arrow_c_stream__"):
+        first = next(some, None)
+        if type(first).__name__ != "RecordBatch":
+            return X
+        import pyarrow
+
+        return pyarrow.RecordBatchReader.from_batches(first.schema, chain([first], some))
+    if not hasattr(X, "__arrow_c_stream__") or any(hasattr(X, name) for name in _IN_MEMORY):
+        return X
+    import pyarrow
+
+    return pyarrow.RecordBatchReader.from_stream(X)
 
 
 def as_native(X):

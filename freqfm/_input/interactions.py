@@ -1,9 +1,11 @@
 """Tables of interactions in any container, and the roles of their columns."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from numbers import Integral
 from operator import itemgetter
+from os import PathLike
 
 import numpy as np
 from scipy import sparse
@@ -13,6 +15,7 @@ from freqfm._input.frames import (
     dtype_of,
     is_count,
     is_frame,
+    is_lazy,
     is_rating,
     only_numbered,
     open_frame,
@@ -103,6 +106,7 @@ class InteractionTable:
                     f"expected. Pass its users and items, np.column_stack(X.nonzero()), or "
                     f"{_FOR_MATRICES}."
                 )
+            refuse_lazy(X, name)
             if isinstance(X, (Iterator, Mapping, Set)):
                 raise TypeError(
                     f"X is a {type(X).__name__}; give the interactions as a list of tuples, an "
@@ -332,6 +336,21 @@ class InteractionTable:
         """Return a column of ids; see :func:`as_ids`."""
         return as_ids(self.column(place), f"X's column of {role}s")
 
+    def distinct_ids(self, role, place):
+        """Return ids of a column, and which of them each row has.
+
+        Of Arrow's columns each id is converted once, not once for each row.
+        """
+        column = self._native(place)
+        if hasattr(column, "dictionary_encode") and not column.null_count:
+            if hasattr(column.type, "value_type"):  # of a dictionary, which may hold other ids
+                column = column.cast(column.type.value_type)
+            with contextlib.suppress(NotImplementedError):  # lists, for which there is an error
+                column = column.dictionary_encode().unify_dictionaries().combine_chunks()
+                ids = as_ids(to_numpy(column.dictionary), f"X's column of {role}s")
+                return ids, column.indices.to_numpy()
+        return self.ids(role, place), slice(None)
+
     def codes(self, places):
         """Return, for users and for items, the distinct ids and the codes of the rows."""
         return [
@@ -380,6 +399,15 @@ class InteractionTable:
         return time_ranks(values, name)
 
 
+def refuse_lazy(X, name):
+    """Raise if this is a path, or a table that is read chunk by chunk."""
+    if isinstance(X, (str, PathLike)) or is_lazy(X):
+        raise TypeError(
+            f"{name} is a {type(X).__name__}, which only fit reads, as X; give the rows in memory, "
+            f"as pandas.read_parquet(path) returns them."
+        )
+
+
 def with_groups(X):
     """Return counts or sums of pandas by groups with the groups as columns; others unchanged."""
     groups = getattr(getattr(X, "index", None), "names", [])
@@ -390,15 +418,16 @@ def with_groups(X):
 
 
 class LazyTable:
-    """A table that is read chunk by chunk: a pyarrow Dataset, or a Polars LazyFrame.
+    """A table that is read chunk by chunk: a Dataset or a reader of pyarrow, or a LazyFrame.
 
     Parameters
     ----------
-    X : pyarrow.dataset.Dataset or polars.LazyFrame
+    X : pyarrow.dataset.Dataset, pyarrow.RecordBatchReader or polars.LazyFrame
+        A reader is read once.
     """
 
     def __init__(self, X):
-        self._X = X
+        self._X, self._first = X, None
         schema = X.collect_schema().names() if hasattr(X, "collect_schema") else X.schema.names
         self.names = list(schema)
 
@@ -406,6 +435,8 @@ class LazyTable:
         """Return a table of the first rows, with all columns; None if there are none."""
         lazy = hasattr(self._X, "collect")
         rows = self._X.head(_ROWS_OF_CHUNK).collect() if lazy else next(self._batches(None), None)
+        if hasattr(self._X, "read_next_batch"):
+            self._first = rows
         return None if rows is None or not rows.shape[0] else InteractionTable(rows)
 
     def chunks(self, columns=None):
@@ -425,17 +456,26 @@ class LazyTable:
         import pyarrow
 
         waiting, n_rows = [], 0
+        for batch in self._single_batches(columns):
+            waiting.append(batch)
+            n_rows += len(batch)
+            if n_rows >= _ROWS_OF_CHUNK:
+                yield pyarrow.Table.from_batches(waiting).unify_dictionaries()
+                waiting, n_rows = [], 0
+        if n_rows:
+            yield pyarrow.Table.from_batches(waiting).unify_dictionaries()
+
+    def _single_batches(self, columns):
+        if hasattr(self._X, "read_next_batch"):
+            if self._first is not None:
+                first, self._first = self._first, None
+                yield from first.select(columns).to_batches()
+            yield from (batch if columns is None else batch.select(columns) for batch in self._X)
+            return
         for fragment in _fragments_of(self._X):
             # The Dataset's schema has the columns of partitions too, and one type for each column.
             schema = {"schema": self._X.schema} if fragment is not self._X else {}
-            for batch in fragment.to_batches(columns=columns, batch_size=_ROWS_OF_CHUNK, **schema):
-                waiting.append(batch)
-                n_rows += len(batch)
-                if n_rows >= _ROWS_OF_CHUNK:
-                    yield pyarrow.Table.from_batches(waiting).unify_dictionaries()
-                    waiting, n_rows = [], 0
-        if n_rows:
-            yield pyarrow.Table.from_batches(waiting).unify_dictionaries()
+            yield from fragment.to_batches(columns=columns, batch_size=_ROWS_OF_CHUNK, **schema)
 
     def _collected(self, columns):
         # A query is run once for each pass: its rows may come in another order every time.

@@ -94,6 +94,43 @@ def entries_where(X, kept):
     return csr_of(X.data[kept], X.indices[kept], indptr, X.shape)
 
 
+def csr_of_parts(parts, shape):
+    """Return entries in parts as a CSR matrix: of float32 and without sums yet.
+
+    Parameters
+    ----------
+    parts : list of list
+        The rows and the columns of entries, int32, and their values, or None for ones. It is empty
+        in the end: a part is freed when it is placed.
+    shape : tuple of int
+
+    Returns
+    -------
+    X : csr_array
+        The entries of a row are in the order of the parts. Of float64 if some values are.
+    """
+    counts, kinds = np.zeros(shape[0] + 1, np.int64), {v.dtype for *_, v in parts if v is not None}
+    for rows, *_ in parts:
+        counts[1:] += np.bincount(rows, minlength=shape[0])
+    indptr = np.cumsum(counts)
+    ends = indptr[:-1].copy()
+    indices = np.empty(indptr[-1], np.int32)
+    data = np.empty(indptr[-1], np.result_type(*kinds)) if kinds else None
+    parts.reverse()
+    while parts:
+        rows, columns, values = parts.pop()
+        order = np.argsort(rows, kind="stable")
+        some, lengths = np.unique(rows, return_counts=True)
+        at = concatenated_ranges(ends[some], lengths)
+        indices[at] = columns[order]
+        if data is not None:
+            data[at] = 1 if values is None else values[order]
+        ends[some] += lengths
+    return csr_of(
+        np.ones(len(indices), np.float32) if data is None else data, indices, indptr, shape
+    )
+
+
 class CarriesFields:
     """Mixin: a matrix has the field of each column, ``fields``; None where they were lost."""
 

@@ -5,10 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 from fake_recommender import Counting
+from helpers import each
 from numpy.testing import assert_array_equal
 
 from freqfm import InteractionRecommender
 from freqfm._input import interactions as _interactions
+from freqfm.estimators.interactions import encoding
 
 polars = pytest.importorskip("polars")
 pyarrow = pytest.importorskip("pyarrow")
@@ -154,6 +156,136 @@ def test_empty_folder_and_missing_columns(folder):
     with pytest.raises(ValueError, match="user='nobody' is not a column of X"):
         InteractionRecommender(Seeing(), user="nobody").fit(READERS["pyarrow"](path))
     assert not hasattr(InteractionRecommender(Seeing()), "user_ids_")
+
+
+def batches_of(frame):
+    """Return batches of Arrow, of any number of rows."""
+    table = frame.to_arrow()
+    return [table.slice(at, 11).combine_chunks().to_batches()[0] for at in range(0, 200, 11)]
+
+
+class Stream:
+    """What other libraries give: nothing but a stream of Arrow."""
+
+    def __init__(self, frame):
+        self._table = frame.to_arrow()
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+LAZY = {
+    "path of a folder": lambda path, frame: str(path),
+    "path of a file": lambda path, frame: path / "0.parquet",
+    "Dataset": lambda path, frame: dataset.dataset(path),
+    "RecordBatchReader": lambda path, frame: frame.to_arrow().to_reader(max_chunksize=9),
+    "list of batches": lambda path, frame: batches_of(frame),
+    "iterator of batches": lambda path, frame: iter(batches_of(frame)),
+    "stream": lambda path, frame: Stream(frame),
+    "Scanner": lambda path, frame: dataset.dataset(path).scanner().to_reader(),
+}
+
+COLUMNS = {
+    "strings": {},
+    "integers": {"user_id": polars.col("user_id") * 10**12 - 7},
+    "categories": {"item_id": polars.col("item_id").cast(polars.String).cast(polars.Categorical)},
+    "no values": {"rating": None},
+    "counts": {"rating": polars.col("rating").round()},
+    "huge": {"rating": polars.col("rating") * 1e30},
+}
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """Return a folder and its table, which has pairs several times, in several chunks."""
+    monkeypatch.setattr(_interactions, "_ROWS_OF_CHUNK", 23)
+    monkeypatch.setattr(encoding, "_ENTRIES", 10)
+    rng = np.random.default_rng(0)
+
+    def made(columns):
+        frame = polars.DataFrame(
+            {"when": np.arange(200), "item_id": [f"i{i}" for i in rng.integers(0, 9, 200)],
+             "user_id": rng.integers(0, 20, 200), "rating": 5 * rng.random(200)}
+        )  # fmt: skip
+        frame = frame.with_columns(**{n: c for n, c in columns.items() if c is not None})
+        frame = frame.drop([name for name, column in columns.items() if column is None])
+        frame.write_parquet(tmp_path / "0.parquet", row_group_size=50)
+        return tmp_path, frame
+
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:X is read with")
+@each("name", LAZY)
+def test_matrix_of_batches_is_bitwise_that_of_the_table(log, name):
+    for kind, columns in COLUMNS.items():
+        path, frame = log(columns)
+        for options in ({}, {"dislikes_up_to": 2}) if "rating" in frame.columns else ({},):
+            expected = InteractionRecommender(Seeing(), **options).fit(frame)
+            model = InteractionRecommender(Seeing(), **options).fit(LAZY[name](path, frame))
+            for ids in ("user_ids_", "item_ids_"):
+                assert_array_equal(getattr(model, ids), getattr(expected, ids), err_msg=kind)
+                assert getattr(model, ids).dtype == getattr(expected, ids).dtype
+            for part in ("indptr", "indices", "data"):
+                found = [getattr(one.estimator_.X, part) for one in (model, expected)]
+                assert_array_equal(*found, err_msg=kind)
+
+
+def test_what_cannot_be_read_lazily_is_refused_by_name(log, tmp_path):
+    path, frame = log({})
+    model, reader = InteractionRecommender(Seeing(), value=None), LAZY["RecordBatchReader"]
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        model.fit(tmp_path / "nowhere")
+    (tmp_path / "log.csv").write_text("user,item")
+    with pytest.raises(ValueError, match=r"log\.csv"):
+        model.fit(tmp_path / "log.csv")
+    read = reader(path, frame)
+    model.fit(read)
+    for empty in (read, iter(batches_of(frame)[:1] * 0)):
+        with pytest.raises((TypeError, ValueError), match="X has 0 rows|X is a list_iterator"):
+            model.fit(empty)
+    with pytest.raises(TypeError, match="X is a generator"):
+        model.fit(row for row in [("a", "b")])
+    for lazy in (str(path / "0.parquet"), reader(path, frame), LAZY["Dataset"](path, frame)):
+        for call in (model.partial_fit, model.predict, model.score):
+            with pytest.raises(TypeError, match="X is a .*which only fit reads.*memory"):
+                call(lazy)
+    with pytest.raises(TypeError, match="X_val is a str, which only fit reads"):
+        model.fit(frame, X_val=str(path / "0.parquet"))
+    with pytest.raises(TypeError, match=r"context=.* needs a table in memory"):
+        InteractionRecommender(context=["when"]).fit(path / "0.parquet")
+    mixed = [batches_of(frame)[0], batches_of(frame.select("item_id", "user_id"))[1]]
+    with pytest.raises(ValueError, match="(?i)schema"):
+        model.fit(mixed)
+    missing = frame.with_columns(user_id=polars.when(polars.col("when") > 3).then("user_id"))
+    with pytest.raises(ValueError, match="X's column of users"):
+        model.fit(LAZY["stream"](path, missing))
+
+
+def test_a_row_takes_twelve_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(_interactions, "_ROWS_OF_CHUNK", 4000)
+    monkeypatch.setattr(encoding, "_ENTRIES", 1000)
+    rng = np.random.default_rng(0)
+    n = 300_000
+    columns = {"user_id": rng.integers(0, 3000, n), "item_id": rng.integers(0, 2000, n)}
+    table = pyarrow.table({**columns, "rating": rng.integers(1, 6, n)})
+    for value, n_bytes in ((None, 12), ("rating", 20)):
+        model = InteractionRecommender(Nothing(), value=value)
+        reader = table.to_reader(max_chunksize=4000)
+        tracemalloc.start()
+        try:
+            model.fit(reader)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < n_bytes * n + 1.6e6
+
+
+class Nothing(Counting):
+    """A recommender that learns nothing."""
+
+    def fit(self, X, y=None):
+        return self
 
 
 class Seeing(Counting):

@@ -7,10 +7,14 @@ from sklearn.utils.validation import validate_data
 from freqfm._input.frames import only_numbered
 from freqfm._input.ids import as_ids, extend_ids, find_codes, ids_of, unique_codes
 from freqfm._input.interactions import ADVICE_FOR_NONE, InteractionTable, LazyTable, is_auto
-from freqfm._input.rows import with_one_index_type
+from freqfm._input.rows import csr_of, csr_of_parts, slices, with_one_index_type
 from freqfm._input.validation import LearnedArrays
 from freqfm._messages import not_known, shorten, shown, warn_user
+from freqfm.datasets.csr_files import slice_csr
 from freqfm.estimators.recommenders.interactions import with_dislikes
+
+# Entries that are in float64 at a time.
+_ENTRIES = 1 << 20
 
 # The parameters that name columns, in the order in which columns are read.
 _ROLES = "user", "item", "value", "dislikes"
@@ -168,24 +172,33 @@ class InteractionEncodingMixin:
         # In the order in which the chunks have them.
         roles = [role for role in _ROLES if places[role] is not None]
         places = {role: roles.index(role) if role in roles else None for role in _ROLES}
-        columns = {"user": [], "item": [], "value": []}
-        number = self._learn_ids
+        parts, number = [], self._learn_ids
         for chunk in table.chunks([table.names[self._places[role]] for role in roles]):
+            part, values = [], None
             for role in ("user", "item"):
-                codes = number(role, chunk.ids(role, places[role]))
-                columns[role].append(codes.astype(np.int32))
-            values = values_of(chunk, places, self.dislikes_up_to)
-            columns["value"].append(values if "value" in roles else values.astype(np.float32))
+                ids, at = chunk.distinct_ids(role, places[role])
+                part.append(number(role, ids).astype(np.int32)[at])
+            if len(roles) > 2:
+                values = values_of(chunk, places, self.dislikes_up_to)
+                with np.errstate(over="ignore"):
+                    narrow = values.astype(np.float32)
+                values = narrow if (narrow == values).all() else values
+            parts.append([*part, values])
             number = self._add_ids
-        # One by one, so that no more than one column is in memory twice.
-        users, items, values = (np.concatenate(columns.pop(role)) for role in list(columns))
-        return self._matrix(self._sorted("user", users), self._sorted("item", items), values)
+        for at, role in enumerate(("user", "item")):
+            new_codes = self._sort_ids(role)
+            for part in parts:
+                part[at] = new_codes[part[at]]
+        if "dislikes" in roles or self.dislikes_up_to is not None:
+            columns = map(np.concatenate, zip(*parts, strict=True))
+            return self._matrix(*columns)
+        return _summed(csr_of_parts(parts, (len(self.user_ids_), len(self.item_ids_))))
 
-    def _sorted(self, role, codes):
-        """Sort the ids; return their new codes."""
+    def _sort_ids(self, role):
+        """Sort the ids; return the new code of each."""
         known, order = self._ids(role, whole=True)
         self._keep_ids(role, known[order], np.arange(len(known)))
-        return np.argsort(order)[codes]
+        return np.argsort(order).astype(np.int32)
 
     def _find(self, role, ids, name, unknown=None):
         """Return codes of ids; those of unknown ones are -1, and ``UnknownIds`` notes them."""
@@ -228,6 +241,27 @@ def matrix_of(users, items, values, shape, tells_dislikes):
     # A like and a dislike of one pair do not cancel each other out.
     disliked = values < 0
     return with_one_index_type(with_dislikes(matrix(~disliked), -matrix(disliked)))
+
+
+def _summed(X):
+    """Return a CSR matrix with the sums of entries that repeat a pair, in float32, in its arrays.
+
+    Some rows are in float64 at a time.
+    """
+    indptr, end = X.indptr.copy(), 0
+    for rows in slices(X.shape[0], max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))):
+        block = slice_csr(X, rows.start, rows.stop)
+        wide = block.data.astype(np.float64), block.indices.copy(), block.indptr
+        block = with_one_index_type(csr_of(*wide, block.shape))
+        block.sum_duplicates()
+        block = _as_float32(block)
+        part = slice(end, end + block.nnz)
+        X.data[part], X.indices[part] = block.data, block.indices
+        indptr[rows.start + 1 : rows.stop + 1] = end + block.indptr[1:]
+        end += block.nnz
+    return with_one_index_type(
+        csr_of(X.data[:end].astype(np.float32, copy=False), X.indices[:end], indptr, X.shape)
+    )
 
 
 def _as_float32(X):

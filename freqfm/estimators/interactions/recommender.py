@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from numbers import Integral, Number, Real
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from sklearn.utils import Bunch, TransformerTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._input.frames import is_frame, is_lazy
+from freqfm._input.frames import as_reader, is_frame, is_lazy
 from freqfm._input.ids import as_ids, as_list
-from freqfm._input.interactions import InteractionTable, is_auto
+from freqfm._input.interactions import InteractionTable, is_auto, refuse_lazy
 from freqfm._input.rows import split_signs
 from freqfm._input.validation import canonical_csr, check_count, check_flag
 from freqfm._messages import shown
@@ -33,6 +34,7 @@ from freqfm._sklearn import (
     wrap_data_with_container,
 )
 from freqfm._versions import VersionStamp
+from freqfm.datasets.streams import open_parquet
 from freqfm.estimators.interactions.descriptions import (
     ContextEncodingMixin,
     FeatureEncodingMixin,
@@ -267,10 +269,11 @@ class InteractionRecommender(
         ----------
         X : array-like or DataFrame of shape (n_interactions, n_columns)
             An array of any type, a list of tuples, or a pandas, Polars or Arrow DataFrame, with
-            columns of users, items and maybe values; parameters say which is which. A pyarrow
-            Dataset or a Polars LazyFrame, of Parquet files for instance, is read chunk by chunk: it
-            may be larger than memory, if users, items and values as numbers are not, which take
-            up to 28 bytes for each row.
+            columns of users, items and maybe values; parameters say which is which. What is read
+            chunk by chunk may be larger than memory: the path of a Parquet file or of a folder of
+            them, a pyarrow Dataset, a Polars LazyFrame, a reader, list or iterator of Arrow's
+            RecordBatches, or an object with ``__arrow_c_stream__``. A row then takes 12 bytes while
+            the matrix is built, 20 with values, 28 if float32 cannot hold these or with dislikes.
         y : object, default=None
             Ignored.
         X_val : array-like or DataFrame of shape (n_held_out, n_columns), default=None
@@ -294,6 +297,8 @@ class InteractionRecommender(
             last finite model is kept.
         """
         self._validate_params()
+        X = open_parquet(X) if isinstance(X, (str, PathLike)) else as_reader(X)
+        refuse_lazy(X_val, "X_val")
         if is_auto(self.estimator) and X_val is None and self.context is None and not is_lazy(X):
             table = InteractionTable(X)
             if table.has_times(self.user, self.item):
