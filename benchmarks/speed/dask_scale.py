@@ -2,10 +2,11 @@
 
 Worker processes read the files of a made log, number its ids, bring its rows to their users, train
 ALS, score later interactions, and write the lists of all users. The same is done by one process,
-and by PySpark's ALS if ``--spark`` names a Python that has pyspark (and java is there). Printed are
-seconds by phase, and the bytes that workers have sent, without those of Dask's shuffle, which does
-not count them. With ``--kill`` a worker is killed in each phase of a second fit, whose model has to
-be the same.
+with a thread for each worker, and by PySpark's ALS if ``--spark`` names a Python that has pyspark
+(and java is there). Printed are seconds by phase; those of all CPUs, which do not depend on other
+programs; and the bytes that workers have sent, without those of Dask's shuffle, which does not
+count them. With ``--kill`` a worker is killed in each phase of a second fit, whose model has to be
+the same.
 
     python benchmarks/speed/dask_scale.py --events 2000000 --kill --spark /path/of/python
 """
@@ -40,27 +41,32 @@ def write_log(path, n_events, n_users, n_items, n_files):
 
 
 class Phases:
-    """Prints seconds, and bytes sent, of phases."""
+    """Prints seconds, seconds of CPUs and megabytes sent of phases."""
 
     def __init__(self, name, client=None):
-        self.name, self.client, self.seconds = name, client, {}
+        self.name, self.client, self.seconds, self.cpu = name, client, {}, {}
 
-    def sent(self):
-        """Return how many bytes all workers have sent."""
-        if self.client is None:
-            return 0
-        found = self.client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total)
-        return sum(found.values())
+    def counted(self):
+        """Return CPU seconds of all processes, and how many megabytes workers have sent."""
+        found = [(sum(os.times()[:4]), 0)]
+        if self.client is not None:
+            found += self.client.run(_counted).values()
+        return [sum(of) for of in zip(*found, strict=True)]
 
     @contextmanager
     def __call__(self, phase):
         """Time a block."""
-        before, begin = self.sent(), time.perf_counter()
+        (cpu, sent), begin = self.counted(), time.perf_counter()
         yield
-        self.seconds[phase] = time.perf_counter() - begin
-        megabytes = (self.sent() - before) / 1e6
-        moved = f"{megabytes:10.1f} MB sent" if self.client else ""
-        print(f"{self.name:8} {phase:12} {self.seconds[phase]:8.2f} s{moved}", flush=True)
+        seconds = time.perf_counter() - begin
+        cpu, sent = (now - before for now, before in zip(self.counted(), (cpu, sent), strict=True))
+        self.seconds[phase], self.cpu[phase] = seconds, cpu
+        moved = f", {sent:8.1f} MB sent" if self.client else ""
+        print(f"{self.name:8} {phase:12} {seconds:8.2f} s, {cpu:8.2f} of CPUs{moved}", flush=True)
+
+
+def _counted(dask_worker):
+    return sum(os.times()[:2]), dask_worker.transfer_outgoing_bytes_total / 1e6
 
 
 def epochs_of(trainer, phases):
@@ -107,7 +113,7 @@ def on_cluster(args, path, to):
             model.recommend_to(to)
         if args.kill:
             killed(model, estimator, train, client, to)
-        return phases.seconds, model.to_local()
+        return phases, model.to_local()
 
 
 def some_users(test, args):
@@ -163,7 +169,7 @@ def in_one_process(args, path, to):
         print(f"plain    NDCG {model.score(some_users(test, args)):.5f}")
     with phases("recommend"):
         model.recommend_to(to)
-    return phases.seconds, model
+    return phases, model
 
 
 def in_spark(args, path, to):
@@ -226,13 +232,17 @@ def main():
         size = sum(file.stat().st_size for file in path.iterdir())
         print(f"{args.events:,} events in {args.files} files of {size / 1e6:.0f} MB", flush=True)
         of_plain, plain = in_one_process(args, path, Path(folder, "plain"))
-        killed.seconds_of_fit = of_plain["fit"]
+        killed.seconds_of_fit = of_plain.seconds["fit"]
         of_dask, model = on_cluster(args, path, Path(folder, "dask"))
         for name in ("user_factors_", "item_factors_"):
             found, expected = (getattr(of.estimator_, name) for of in (model, plain))
             print(f"{name} are those of one process: {np.array_equal(found, expected)}")
-        for phase in of_plain:
-            print(f"Dask/plain {phase:12} {of_dask[phase] / of_plain[phase]:6.2f}")
+        for phase in of_plain.seconds:
+            ratios = (
+                getattr(of_dask, of)[phase] / getattr(of_plain, of)[phase]
+                for of in ("seconds", "cpu")
+            )
+            print("Dask/plain {:12} {:6.2f} of seconds, {:6.2f} of CPUs".format(phase, *ratios))
         if args.spark:
             given = ["--only-spark", str(path), "--epochs", str(args.epochs)]
             given += ["--spark-lists"] * args.spark_lists

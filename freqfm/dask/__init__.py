@@ -14,6 +14,7 @@ except ImportError as error:
     ) from error
 
 from freqfm.dask._als import ALSRecommender
+from freqfm.dask._closed import EASERecommender, ItemKNNRecommender
 from freqfm.dask._fm import (
     DeepFMClassifier,
     DeepFMRegressor,
@@ -35,6 +36,7 @@ __all__ = [
     "ALSRecommender",
     "DeepFMClassifier",
     "DeepFMRegressor",
+    "EASERecommender",
     "FFMClassifier",
     "FFMRegressor",
     "FMClassifier",
@@ -43,6 +45,7 @@ __all__ = [
     "FwFMRegressor",
     "GlobalTimeSplit",
     "InteractionRecommender",
+    "ItemKNNRecommender",
     "MFRecommender",
     "NFMClassifier",
     "NFMRegressor",

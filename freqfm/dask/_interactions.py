@@ -197,9 +197,12 @@ class InteractionRecommender(recommender.InteractionRecommender):
     def _numbered(self, X, reset, X_val):
         client = self.client_
         cluster = Cluster(client)
-        head = X.head(_FIRST_ROWS, npartitions=-1, compute=False)
-        (head,) = cluster.retried(lambda: cluster.gather([client.compute(head)]))
-        if not len(head):
+        for n_partitions in (1, -1):
+            head = X.head(_FIRST_ROWS, npartitions=n_partitions, compute=False)
+            head = cluster.retried(lambda head=head: cluster.gather(client.compute(head)))
+            if len(head):
+                break
+        else:
             raise ValueError("X has 0 rows; give at least one interaction.")
         places = self._learn_columns(InteractionTable(head))
         used = sorted({place for place in places.values() if place is not None})

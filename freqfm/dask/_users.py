@@ -304,16 +304,16 @@ class ShardedInteractions(NamedTuple):
         """Return what a checkpoint hashes."""
         return {"X": self.signed.gathered(hash_interactions)}
 
+    def each(self, function, tables=None):
+        """Return the futures of a function of each shard's likes, and of a table for each."""
+        sent = [()] * len(self.parts) if tables is None else zip(self.cluster.send(tables))
+        shards, submit = zip(self.parts, sent, self.homes, strict=True), self.cluster.submit
+        return [submit(function, X, *of, on=home) for X, of, home in shards]
+
     def gathered(self, function, tables=None):
-        """Return the results of a function of each shard's likes, and of a table for each."""
-        cluster, submit = self.cluster, self.cluster.submit
-
-        def found():
-            sent = [()] * len(self.parts) if tables is None else zip(cluster.send(tables))
-            shards = zip(self.parts, sent, self.homes, strict=True)
-            return cluster.gather([submit(function, X, *of, on=home) for X, of, home in shards])
-
-        return cluster.retried(found)
+        """Return the results of a function, see :meth:`each`."""
+        cluster = self.cluster
+        return cluster.retried(lambda: cluster.gather(self.each(function, tables)))
 
     # Sums, with the bits of those of one matrix.
 

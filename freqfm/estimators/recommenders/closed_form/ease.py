@@ -163,20 +163,56 @@ class EASERecommender(ItemWeightsRecommender):
     n_neighbors: int | str | None = "auto"
 
     def _item_weights(self, X):
-        n_items = X.shape[1]
-        weighted = self._weighted(X)
-        squares = np.bincount(X.indices, weighted.data * X.data.astype(np.float64), n_items)
-        self.regularization_ = self.regularization
-        if self.regularization == "auto":
-            self.regularization_ = 2 * X.nnz / np.count_nonzero(np.diff(X.indptr))
-        penalties = self.regularization_ + squares * (self.dropout / (1 - self.dropout))
-        k = count_neighbors(self.n_neighbors, n_items, _N_NEIGHBORS)
+        lengths, k = np.diff(X.indptr), self.count_neighbors(X.shape[1])
+        weighted = weighted_rows(X, self.weights_of_users(lengths))
+        squares = squares_of(X, weighted)
         if k is None:
-            weights, left = _regress_on_all(X, weighted, squares + penalties, self.verbose)
+            announce(self.verbose, f"multiplying all pairs of {X.shape[1]:,} items")
+            products = with_one_index_type(X).T @ weighted
         else:
             options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
-            gram = _products_of_similar(X, weighted, squares, k, **options)
-            weights, left = _regress_on_similar(*gram, squares + penalties, k, **options)
+            products = _products_of_similar(X, weighted, squares, k, **options)
+        return self.regressed(products, squares, lengths)
+
+    def count_neighbors(self, n_items):
+        """Return how many neighbors an item has; None is all others, if these fit into memory."""
+        k = count_neighbors(self.n_neighbors, n_items, _N_NEIGHBORS)
+        if k is None:
+            check_memory(
+                4 * n_items**2,
+                f"n_neighbors=None for {n_items:,} items",
+                "Set n_neighbors, to 100 for instance.",
+            )
+        return k
+
+    def weights_of_users(self, lengths):
+        """Return the weights of users by how many items they have; the mean interaction has 1."""
+        of_users = np.maximum(lengths, 1.0) ** -self.user_power
+        return of_users * (lengths.sum() / (of_users @ lengths))
+
+    def regressed(self, products, squares, lengths):
+        """Return the weights between items.
+
+        Parameters
+        ----------
+        products : csr_array of shape (n_items, n_items), or tuple
+            Products of the columns of the matrix and of the weighted one; or, with neighbors, what
+            ``similar_products`` returns.
+        squares : ndarray of shape (n_items,)
+            The products of items with themselves.
+        lengths : ndarray of shape (n_users,)
+            How many items users have.
+        """
+        self.regularization_ = self.regularization
+        if self.regularization == "auto":
+            self.regularization_ = 2 * lengths.sum() / np.count_nonzero(lengths)
+        penalties = self.regularization_ + squares * (self.dropout / (1 - self.dropout))
+        k = self.count_neighbors(len(squares))
+        if k is None:
+            weights, left = _regress_on_all(products, squares + penalties, self.verbose)
+        else:
+            options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
+            weights, left = _regress_on_similar(*products, squares + penalties, k, **options)
         # The penalty's share of what the other items leave of an item, c_j P_jj.
         shares = penalties / np.maximum(left, np.finfo(np.float32).tiny)
         scales = np.where(1 - shares > self.diagonal, 1 - self.diagonal, shares)
@@ -185,24 +221,21 @@ class EASERecommender(ItemWeightsRecommender):
         weights.data *= (scales / counts).astype(np.float32)[weights.indices]
         return weights
 
-    def _weighted(self, X):
-        """Return rows weighted by their lengths; the mean weight of an interaction is 1."""
-        lengths = np.diff(X.indptr)
-        of_users = np.maximum(lengths, 1.0) ** -self.user_power
-        of_users *= X.nnz / (of_users @ lengths)
-        return with_data(with_one_index_type(X), X.data * np.repeat(of_users, lengths))
+
+def weighted_rows(X, of_users):
+    """Return a matrix whose rows are multiplied by weights."""
+    return with_data(with_one_index_type(X), X.data * np.repeat(of_users, np.diff(X.indptr)))
 
 
-def _regress_on_all(X, weighted, diagonal, verbose):
+def squares_of(X, weighted):
+    """Return the products of the columns of a matrix and of the weighted one, float64."""
+    return np.bincount(X.indices, weighted.data * X.data.astype(np.float64), X.shape[1])
+
+
+def _regress_on_all(gram, diagonal, verbose):
     """Return the weights between all items, and 1 / P_jj."""
     n_items = len(diagonal)
-    check_memory(
-        4 * n_items**2,
-        f"n_neighbors=None for {n_items:,} items",
-        "Set n_neighbors, to 100 for instance.",
-    )
-    announce(verbose, f"multiplying all pairs of {n_items:,} items")
-    gram = (with_one_index_type(X).T @ weighted).toarray().astype(np.float64)
+    gram = gram.toarray().astype(np.float64)
     gram[np.diag_indices(n_items)] = np.where(diagonal > 0, diagonal, 1)
     announce(verbose, "regressing every item on all others")
     with single_threaded_blas():
@@ -219,19 +252,45 @@ def _products_of_similar(X, weighted, squares, k, *, n_threads, verbose):
     These have shape (n_items, k), with the item -1 where there are fewer.
     """
     n_items = len(squares)
-    scales = np.where(squares > 0, squares, 1) ** -_POPULARITY_POWER
+    scales = scales_of(squares)
     scaled = with_data(with_one_index_type(X), X.data * scales[X.indices])
     with announced_parts(verbose, "comparing items", n_items, "item") as report:
         found, products = sparse_top_k(
             weighted.T.tocsr(),
             scaled.T,
-            min(_KEPT * k, n_items),
+            n_similar(k, n_items),
             exclude=canonical_csr(sparse.eye(n_items, dtype=np.float32)),
             n_threads=n_threads,
             report=report,
         )
     announce(verbose, "collecting the products of similar items")
-    products = np.where(found >= 0, products / scales[found], 0).astype(np.float32)
+    return similar_products(found, products, scales, k)
+
+
+def n_similar(k, n_items):
+    """Return of how many items the products with an item are kept."""
+    return min(_KEPT * k, n_items)
+
+
+def scales_of(squares):
+    """Return the factors by which products with items are compared."""
+    return np.where(squares > 0, squares, 1) ** -_POPULARITY_POWER
+
+
+def similar_products(found, scaled, scales, k):
+    """Return a symmetric matrix of products; similar items and their products, (n_items, k).
+
+    Parameters
+    ----------
+    found : ndarray of shape (n_items, n_similar)
+        The items whose scaled products with an item are largest, -1 where there are fewer.
+    scaled : ndarray of shape (n_items, n_similar)
+    scales : ndarray of shape (n_items,)
+        See ``scales_of``.
+    k : int
+    """
+    n_items = len(scales)
+    products = np.where(found >= 0, scaled / scales[found], 0).astype(np.float32)
     gram = with_one_index_type(canonical_csr(listed_rows(found, products, n_items)))
     gram = canonical_csr(gram.maximum(gram.T.tocsr()))
     return gram, found[:, :k].copy(), products[:, :k].copy()

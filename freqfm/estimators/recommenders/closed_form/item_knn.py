@@ -150,7 +150,7 @@ class ItemKNNRecommender(ItemWeightsRecommender):
 
     def _item_weights(self, X):
         n_items = X.shape[1]
-        self.item_power_ = self._power(X)
+        self.item_power_ = self.power(X)
         X = with_one_index_type(X)
         sums = X.sqrt().sum(axis=0, dtype=np.float64)
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
@@ -164,7 +164,8 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         scores = (scores / powers[:, None] ** 2).astype(np.float32)
         return listed_rows(found, scores, n_items)
 
-    def _power(self, X):
+    def power(self, X):
+        """Return the power of items' popularity, by Interactions or their matrix."""
         if self.item_power != "auto":
             return float(self.item_power)
         if self.weighting != "conditional":
@@ -173,21 +174,43 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         return min(_LEAST_POWER + _GROWTH * edge, _MOST_POWER)
 
     def _compared_rows(self, X):
-        """Return the weighted values of items, (n_items, n_users) CSR."""
         rows = X.T.tocsr()
+        compared = self.weighted(rows, self.totals(rows))
+        return unit_rows(compared) if self.has_unit_rows else compared
+
+    @property
+    def has_unit_rows(self):
+        """Whether the weighted values of an item are divided by their length."""
+        return self.weighting in ("cosine", "tfidf")
+
+    def totals(self, rows):
+        """Return the sums over users that ``weighted`` needs: of roots, or of the values."""
+        if self.weighting == "conditional":
+            return rows.sqrt().sum(axis=1, dtype=np.float64)
+        return rows.sum(axis=1)
+
+    def weighted(self, rows, totals):
+        """Return the weighted values of items before they are divided by their length.
+
+        Parameters
+        ----------
+        rows : csr_array of shape (n_items, n)
+            All values of some users.
+        totals : ndarray of shape (n_items,)
+            What ``totals`` returns for all users.
+        """
         if self.weighting == "cosine":
-            return unit_rows(rows)
+            return rows
         n_items, n_users = rows.shape
         if self.weighting == "conditional":
             roots = np.sqrt(rows.data)
             of_users = np.bincount(rows.indices, roots, n_users)[rows.indices]
-            of_items = np.repeat(rows.sqrt().sum(axis=1, dtype=np.float64), np.diff(rows.indptr))
+            of_items = np.repeat(totals, np.diff(rows.indptr))
             return with_data(rows, roots / of_users**0.25 / np.sqrt(of_items))
         of_users = np.log(n_items / (1 + np.bincount(rows.indices, minlength=n_users)))
         of_users = np.maximum(0, of_users)[rows.indices]
         if self.weighting == "tfidf":
-            return unit_rows(with_data(rows, np.sqrt(rows.data) * of_users))
-        totals = rows.sum(axis=1)
+            return with_data(rows, np.sqrt(rows.data) * of_users)
         k1, b = float(self.bm25_k1), float(self.bm25_b)
         lengths = np.repeat(1 - b + b * totals / totals.mean(), np.diff(rows.indptr))
         return with_data(rows, of_users * rows.data * (k1 + 1) / (rows.data + k1 * lengths))
