@@ -159,11 +159,17 @@ class Broken(ALSRecommender):
         raise MemoryError("too large")
 
 
-def test_members_that_fail_are_left_out_with_a_warning(X):
+def test_members_that_fail_are_left_out_with_a_warning(X, monkeypatch):
     broken = ("broken", Broken())
     with pytest.warns(UserWarning, match=r"leaves out broken \(MemoryError: too large\)"):
         model = BlendRecommender([broken, *members()], random_state=0, n_jobs=1).fit(X)
     assert "broken" not in model.validation_scores_
+    large = [("ease", EASERecommender()), ("item_knn", ItemKNNRecommender())]
+    with monkeypatch.context() as patched:
+        patched.setattr("freqfm._input.validation.physical_memory", lambda: 30_000)
+        with pytest.warns(UserWarning, match=r"leaves out (ease|item_knn) .* GB of mem"):
+            model = BlendRecommender([*large, members()[0]], random_state=0, n_jobs=1).fit(X)
+    assert list(model.named_estimators_) == ["als"]
     with pytest.raises(ValueError, match="no member of the blend could be fitted: broken"):
         BlendRecommender([broken]).fit(X)
     with pytest.warns(UserWarning, match=r"leaves out ease \(.* s are spent"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers import check_matrix_recommender, each, weighted_interactions
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
 
 from freqfm import EASERecommender
 from freqfm.estimators.recommenders.closed_form import base as item_weights
@@ -97,6 +98,21 @@ def test_all_pairs_that_do_not_fit_into_memory_are_refused(X, monkeypatch):
     monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 1000)
     with pytest.raises(ValueError, match="n_neighbors=None for 25 items would take .* to 100"):
         EASERecommender().fit(X)
+    with pytest.raises(ValueError, match="n_neighbors=3 for 25 items would take .* Set fewer"):
+        EASERecommender(n_neighbors=3).fit(X)
+
+
+def test_neighbors_are_the_most_similar_if_all_items_have_many():
+    # All lists of candidates are full: each user has every item.
+    X = sparse.csr_array(np.random.default_rng(0).uniform(0.5, 3, (30, 20)).astype(np.float32))
+    weights = EASERecommender(n_neighbors=2).fit(X).item_weights_.toarray()
+    G, _ = problem(X, 0, 0, 0.3)
+    scaled = G * np.diag(G) ** -0.3
+    for j in range(20):
+        # Row by row the products are scaled by the power of the other item.
+        others = np.delete(np.arange(20), j)
+        best = others[np.argsort(-scaled[j, others])[:2]]
+        assert_array_equal(np.flatnonzero(weights[:, j]), np.sort(best))
 
 
 def test_items_without_penalty_or_interactions(X):

@@ -185,3 +185,20 @@ def test_in_a_table(X):
 
 def test_sklearn_compatible():
     check_matrix_recommender(ItemKNNRecommender())
+
+
+def test_lists_that_do_not_fit_into_memory_are_refused(X, monkeypatch):
+    monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 1000)
+    with pytest.raises(ValueError, match="n_neighbors=7 for 25 items and .* interactions would"):
+        ItemKNNRecommender(7).fit(X)
+
+
+def test_full_lists_have_the_similarities_of_their_items():
+    X = sparse.csr_array(np.random.default_rng(0).uniform(0.5, 3, (30, 20)).astype(np.float32))
+    for weighting in WEIGHTINGS[:2]:
+        model = ItemKNNRecommender(6, weighting=weighting, item_power=0.0).fit(X)
+        assert model.item_weights_.nnz == 120
+        expected = similarities(X, weighting)
+        np.fill_diagonal(expected, 0)
+        expected[expected < np.sort(expected)[:, -6:-5]] = 0
+        assert_allclose(model.item_weights_.toarray(), expected, rtol=1e-4)

@@ -194,10 +194,16 @@ def run_blocks(run, n_items, step, *, n_threads, verbose, phase):
 
 
 def listed_rows(items, values, n_items):
-    """Return the CSR matrix of a list of items for each row, -1 for none, and of their values."""
-    kept = items >= 0
+    """Return the CSR matrix of a list of items for each row, -1 for none, and of their values.
+
+    Full lists are not copied, but sorted in place.
+    """
+    kept, shape = items >= 0, (len(items), n_items)
     indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-    return sparse.csr_array((values[kept], items[kept], indptr), shape=(len(items), n_items))
+    items, values = (of.ravel() if kept.all() else of[kept] for of in (items, values))
+    rows = sparse.csr_array((values, items, indptr), shape=shape)
+    rows.sort_indices()
+    return rows
 
 
 def unit_rows(rows):

@@ -251,14 +251,19 @@ def _products_of_similar(X, weighted, squares, k, *, n_threads, verbose):
 
     These have shape (n_items, k), with the item -1 where there are fewer.
     """
-    n_items = len(squares)
+    n_items, n_products = len(squares), n_similar(k, len(squares))
+    check_memory(
+        4 * n_items * n_products,
+        f"n_neighbors={k} for {n_items:,} items",
+        "Set fewer, or leave out items with few interactions.",
+    )
     scales = scales_of(squares)
     scaled = with_data(with_one_index_type(X), X.data * scales[X.indices])
     with announced_parts(verbose, "comparing items", n_items, "item") as report:
         found, products = sparse_top_k(
             weighted.T.tocsr(),
             scaled.T,
-            n_similar(k, n_items),
+            n_products,
             exclude=canonical_csr(sparse.eye(n_items, dtype=np.float32)),
             n_threads=n_threads,
             report=report,
@@ -291,9 +296,9 @@ def similar_products(found, scaled, scales, k):
     """
     n_items = len(scales)
     products = np.where(found >= 0, scaled / scales[found], 0).astype(np.float32)
+    similar = found[:, :k].copy(), products[:, :k].copy()
     gram = with_one_index_type(canonical_csr(listed_rows(found, products, n_items)))
-    gram = canonical_csr(gram.maximum(gram.T.tocsr()))
-    return gram, found[:, :k].copy(), products[:, :k].copy()
+    return canonical_csr(gram.maximum(gram.T.tocsr())), *similar
 
 
 def _regress_on_similar(gram, similar, products, diagonal, k, *, n_threads, verbose):

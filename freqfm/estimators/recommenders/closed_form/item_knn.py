@@ -4,9 +4,11 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 
 import numpy as np
+from scipy import sparse
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import with_one_index_type
+from freqfm._input.validation import canonical_csr, check_memory, count_threads
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announced_parts
 from freqfm.estimators.recommenders.closed_form.base import (
@@ -15,7 +17,7 @@ from freqfm.estimators.recommenders.closed_form.base import (
     unit_rows,
     with_data,
 )
-from freqfm.estimators.recommenders.index import Request
+from freqfm.estimators.recommenders.index import sparse_top_k
 from freqfm.estimators.recommenders.interactions import noise_edge
 
 # Of item_power="auto", chosen on validation: by how much the power grows with the noise, the power
@@ -150,18 +152,28 @@ class ItemKNNRecommender(ItemWeightsRecommender):
 
     def _item_weights(self, X):
         n_items = X.shape[1]
+        check_memory(
+            2 * n_items * min(int(self.n_neighbors), n_items) + 2 * X.nnz,
+            f"n_neighbors={self.n_neighbors} for {n_items:,} items and {X.nnz:,} interactions",
+            "Set fewer neighbors, or leave out items with few interactions.",
+        )
         self.item_power_ = self.power(X)
         X = with_one_index_type(X)
         sums = X.sqrt().sum(axis=0, dtype=np.float64)
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         rows = self._compared_rows(X)
         rows = with_data(rows, rows.data * np.repeat(powers, np.diff(rows.indptr)))
-        index, request = self._index("items", rows, 0), Request(min(int(self.n_neighbors), n_items))
         with announced_parts(self.verbose, "comparing items", n_items, "item") as report:
-            index = index._replace(options={**index.options, "report": report})
-            found, scores = index.similar(np.arange(n_items), request)
+            found, scores = sparse_top_k(
+                rows,
+                rows,
+                min(int(self.n_neighbors), n_items),
+                exclude=canonical_csr(sparse.eye(n_items, dtype=np.float32)),
+                n_threads=count_threads(self.n_jobs),
+                report=report,
+            )
         # Which items are most similar does not depend on the factors of an item's own row.
-        scores = (scores / powers[:, None] ** 2).astype(np.float32)
+        scores /= powers[:, None] ** 2
         return listed_rows(found, scores, n_items)
 
     def power(self, X):
