@@ -21,7 +21,12 @@ from freqfm._input.validation import canonical_csr, check_number, count_threads,
 from freqfm._messages import cut, shown
 from freqfm.estimators.interactions.recommender import InteractionRecommender
 from freqfm.estimators.progress import announce
-from freqfm.estimators.recommenders.blend import BlendRecommender, default_members
+from freqfm.estimators.recommenders.blend import (
+    BlendRecommender,
+    checked_members,
+    default_members,
+    with_params,
+)
 from freqfm.estimators.recommenders.closed_form.base import PopularityRecommender
 from freqfm.model_selection import GlobalTimeSplit, WarmStartKFold, holdout_interactions
 from freqfm.model_selection._holdout import last_step, open_histories, transform
@@ -412,15 +417,10 @@ def _checked(estimators, time_limit):
     if estimators is None:
         return [*default_members(time_limit), ("blend", BlendRecommender())]
     names = {POPULAR, OF_LATE}
-    for member in estimators if isinstance(estimators, list) else [estimators]:
-        is_pair = isinstance(member, tuple) and len(member) == 2 and isinstance(member[0], str)
-        if not is_pair or not hasattr(member[1], "get_params") or isinstance(member[1], type):
-            raise TypeError(
-                f"estimators holds {cut(shown(member), 80)}; give (name, recommender) tuples."
-            )
-        if member[0] in names:
-            raise ValueError(f"estimators has the name {shown(member[0])} twice; give others.")
-        names.add(member[0])
+    for name, _ in checked_members(estimators, "get_params"):
+        if name in names:
+            raise ValueError(f"estimators has the name {shown(name)} twice; give others.")
+        names.add(name)
     return estimators
 
 
@@ -428,9 +428,7 @@ def _prepared(member, given):
     """Return a recommender with these parameters wherever it has one of None."""
     if hasattr(member, "_find_held_out") and member.estimator is None:
         member.set_params(estimator__verbose=0)  # writes out what None stands for
-    lacking = [name for name, value in member.get_params().items() if value is None]
-    lacking = {name: name.rpartition("__")[2] for name in lacking}
-    return member.set_params(**{n: given[last] for n, last in lacking.items() if last in given})
+    return with_params(member, given)
 
 
 def _tested(row, data, train, test, scorers):

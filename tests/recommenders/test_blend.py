@@ -200,6 +200,9 @@ def test_nested_parameters_and_searches(X):
     ],
 )
 def test_wrong_parameters_are_refused_by_name(X, match, params):
+    for wrong in (ItemKNNRecommender, object(), "knn"):
+        with pytest.raises(TypeError, match=r"estimators holds \('knn'.* give \(name, recommender"):
+            BlendRecommender([("knn", wrong)]).fit(X)
     with pytest.raises(ValueError, match=match):
         BlendRecommender(**{"estimators": members(), **params}).fit(X)
 

@@ -218,6 +218,24 @@ def default_members(time_limit=None):
     return members if time_limit is None else [*members, ("vae", FastVAERecommender())]
 
 
+def checked_members(estimators, method):
+    """Return names and recommenders; raise unless they are such, with a method of this name."""
+    for member in estimators if isinstance(estimators, list) else [estimators]:
+        is_pair = isinstance(member, tuple) and len(member) == 2 and isinstance(member[0], str)
+        if not is_pair or not hasattr(member[1], method) or isinstance(member[1], type):
+            raise TypeError(
+                f"estimators holds {cut(shown(member), 80)}; give (name, recommender) pairs."
+            )
+    return estimators
+
+
+def with_params(member, given):
+    """Return a recommender with these parameters wherever it has one of None; see ``clone``."""
+    lacking = [name for name, value in member.get_params().items() if value is None]
+    lacking = {name: name.rpartition("__")[2] for name in lacking}
+    return member.set_params(**{n: given[last] for n, last in lacking.items() if last in given})
+
+
 @dataclass(eq=False, repr=False)
 class BlendRecommender(RecommendToMixin, VersionStamp, BaseComposition):
     """The answer of several recommenders: their scores, weighted by how well each one ranks.
@@ -434,7 +452,8 @@ class BlendRecommender(RecommendToMixin, VersionStamp, BaseComposition):
             refuse_empty(X)
             options = {} if dislikes is None else {"dislikes": self._checked(dislikes)}
             seed = draw_seed(self.random_state)
-            members = [(name, self._prepared(one, seed)) for name, one in self._checked_members()]
+            given = {"n_jobs": self.n_jobs, "random_state": seed}
+            members = [(n, with_params(clone(one), given)) for n, one in self._checked_members()]
             if isinstance(self.weights, str):
                 members = self._with_found_weights(members, X, X_val, options, seed)
             else:
@@ -458,23 +477,8 @@ class BlendRecommender(RecommendToMixin, VersionStamp, BaseComposition):
         members = self._members()
         if not members:
             raise ValueError("estimators is empty; give a list of (name, recommender) or None.")
-        for member in members:
-            pair = isinstance(member, tuple) and len(member) == 2 and isinstance(member[0], str)
-            if not pair or not hasattr(member[1], "fit") or not hasattr(member[1], "recommend"):
-                raise TypeError(
-                    f"estimators holds {cut(shown(member), 80)}; give (name, recommender) pairs."
-                )
-        self._validate_names([name for name, _ in members])
+        self._validate_names([name for name, _ in checked_members(members, "recommend")])
         return members
-
-    def _prepared(self, member, seed):
-        """Return an unfitted copy of a member, with the blend's threads and seed if it has none."""
-        member = clone(member)
-        params = member.get_params(deep=False)
-        given = {"n_jobs": self.n_jobs, "random_state": seed}
-        return member.set_params(
-            **{n: value for n, value in given.items() if n in params and params[n] is None}
-        )
 
     def _with_given_weights(self, members):
         """Return names, members and weights of those with a weight."""

@@ -248,7 +248,7 @@ class MFTrainer(RecommenderTrainer):
         """Return vectors as the loss compares them."""
         vectors = [self.vectors[name] for name in names]
         self._trainer.pull(vectors)
-        return [unit_rows(of) for of in vectors] if self.components.cosine else vectors
+        return [unit_rows(table) for table in vectors] if self.components.cosine else vectors
 
     def _vectors_for(self, strategy):
         return self._compared(*self.vectors) if strategy.looks_at_vectors else (None, None)
@@ -505,7 +505,7 @@ class EpochVectors(Tables):
 
     def begin_epoch(self, epoch, tables, first_step, corrections):
         """Return the tables with the vectors in place of the weights."""
-        self._starts = {name: of.copy() for name, of in self._task.vectors.items()}
+        self._starts = {name: table.copy() for name, table in self._task.vectors.items()}
         return _with_weights(tables, self._task.vectors)
 
     def end_epoch(self):
@@ -556,7 +556,7 @@ class QueryTables(Tables):
         begin = 0
         for name, part in zip(self._parts, parts, strict=True):
             rows = slice(begin, begin + len(part.weights))
-            views = TrainedTable(*(of[rows] for of in self._stacked))._asdict()
+            views = TrainedTable(*(array[rows] for array in self._stacked))._asdict()
             task.tables[name], states[name] = views.pop("weights"), views
             begin = rows.stop
         task.model._set_tables(task.tables)
@@ -564,7 +564,7 @@ class QueryTables(Tables):
 
     def start(self, problem):
         """Return the backend that trains, and its trainer."""
-        degrees, n_terms = (np.diff(of.indptr) for of in (self._task.X, self._terms))
+        degrees, n_terms = (np.diff(rows.indptr) for rows in (self._task.X, self._terms))
         longest = int(n_terms.max(initial=1))
         return super().start(problem._replace(degrees=degrees, n_terms=longest))
 
@@ -611,7 +611,7 @@ class BatchVectors(Tables):
         self._rows_of_X = (QueryTables if self._backbone._has_context else Tables)(task)
         self.direct = self._rows_of_X.direct
         # The tables without margins, which are the estimator's.
-        self._tables = {n: of for n, of in task.tables.items() if n not in _MARGINS}
+        self._tables = {n: table for n, table in task.tables.items() if n not in _MARGINS}
         # Vectors, and what a batch computes for them: gradients, and how often each occurs.
         self._stores = {
             name: TrainedTable(
@@ -768,7 +768,7 @@ class BatchVectors(Tables):
 
 def _with_weights(tables, weights):
     """Return TrainedTables with other weights, by name."""
-    return tables | {name: tables[name]._replace(weights=of) for name, of in weights.items()}
+    return tables | {name: tables[name]._replace(weights=array) for name, array in weights.items()}
 
 
 def _term_batch(data, number, users, items):
@@ -793,7 +793,7 @@ def _add_gradients(gradients, occurring, added):
     for name, (rows, values) in added.items():
         known_rows, known = gradients.get(name, (rows[:0], values[:0]))
         union = np.union1d(known_rows, rows)
-        places, known_places = (np.searchsorted(union, of) for of in (rows, known_rows))
+        places, known_places = (np.searchsorted(union, part) for part in (rows, known_rows))
         total = np.zeros((len(union), values.shape[1]), dtype=np.float32)
         total[known_places] = known
         total[places] += values
@@ -912,7 +912,9 @@ class AuxiliaryTerms:
             for view, context, *of_view in zip(self._views[number], contexts, *found, strict=False):
                 by_name = backward(view, self._tables, context, *of_view)
                 # Views of one graph may return the same memory.
-                of_tables.append({n: (rows, of.copy()) for n, (rows, of) in by_name.items()})
+                of_tables.append(
+                    {n: (rows, values.copy()) for n, (rows, values) in by_name.items()}
+                )
         return total, of_vectors, of_tables
 
     def _of_term(self, number, batch):
