@@ -452,6 +452,7 @@ import json
 import numpy as np
 import freqfm
 from freqfm._numba.jit import KERNELS
+from freqfm.initializers import Normal
 
 X = np.random.default_rng(0).integers(0, 3, (12, 4)) / 2
 of_two = {"n_components": 2, "max_iter": 2, "random_state": 0}
