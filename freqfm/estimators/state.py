@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.validation import as_kernel_array
 from freqfm._machine import aligned_empty, aligned_zeros, as_aligned
+from freqfm._messages import not_known
 from freqfm.backends.base import TrainedTable
 from freqfm.formulas import codes
 
@@ -243,7 +244,118 @@ def extend(model, entries, sizes, new=False):
             entry.start(model, rows[:, n_before:], n_before)
 
 
-class OptimizerStateMixin:
+class ServingMixin:
+    """Estimators of which a service needs a part, and that part as small as it can be."""
+
+    #: What vectors are stored as, if that changes none of their numbers; None is as they are.
+    _stored_dtype = None
+
+    def for_serving(self, *, dtype="float32"):
+        """Return a copy of the model that predicts, for files and services.
+
+        It is without an optimizer's state, as :meth:`without_optimizer_state` of models that have
+        one; what needs none, as ``partial_fit`` of :class:`ALSRecommender`, works. The copy shares
+        the arrays of this model.
+
+        Parameters
+        ----------
+        dtype : {"float32", "float16"}, default="float32"
+            With "float16" the vectors of the copy are rounded to it, and stored as such: a file
+            takes half the room for them. They are float32 in memory, so what is loaded predicts as
+            the copy does. NDCG@20 of default models changes by less than 0.0001.
+
+        Returns
+        -------
+        model : estimator
+
+        Raises
+        ------
+        NotFittedError
+            If the model is not fitted.
+        ValueError
+            If ``dtype`` is not known; or "float16" cannot hold the vectors; or the model has none,
+            but weights between items, for instance.
+
+        Examples
+        --------
+        >>> import pickle
+        >>> from freqfm import ALSRecommender
+        >>> from freqfm.datasets import make_interactions
+        >>> model = ALSRecommender(random_state=0).fit(make_interactions(random_state=0))
+        >>> served = model.for_serving(dtype="float16")
+        >>> len(pickle.dumps(served)) < 0.6 * len(pickle.dumps(model))
+        True
+        """
+        check_is_fitted(self)
+        if dtype not in ("float32", "float16"):
+            raise not_known("dtype", dtype, ("float32", "float16"))
+        stateless = getattr(self, "without_optimizer_state", None)
+        model = copy.copy(self) if stateless is None else stateless()
+        if dtype == "float16":
+            names = model._names_of_vectors()
+            if not names:
+                raise ValueError(
+                    f"dtype='float16' is for vectors, of which {type(self).__name__} has none; "
+                    f"leave it out."
+                )
+            model._stored_dtype = dtype
+            for name in names:
+                setattr(model, name, _changed(getattr(model, name), _rounded))
+        return model
+
+    def _names_of_vectors(self):
+        """Return the names of the attributes that hold vectors."""
+        learned = self._learned() if hasattr(self, "_learned") else ()
+        return dict.fromkeys(entry.keys[0] for entry in learned if entry.role == VECTORS)
+
+    def __getstate__(self):
+        state = dict(super().__getstate__())
+        for name in self._names_of_vectors() if self._stored_dtype else ():
+            state[name] = _changed(state[name], _as_float16)
+        return state
+
+    def __setstate__(self, state):
+        if state.get("_stored_dtype"):
+            state = {name: _changed(value, _as_float32) for name, value in state.items()}
+        super().__setstate__(state)
+
+
+def _changed(value, change):
+    """Return a value with ``change`` of each array of float32 or float16 in lists and dicts."""
+    if isinstance(value, np.ndarray) and value.dtype in (np.float32, np.float16):
+        with np.errstate(over="ignore"):
+            return change(value)
+    if type(value) is dict:
+        return {name: _changed(one, change) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_changed(one, change) for one in value)
+    return value
+
+
+def _as_float16(array):
+    """Return an array in float16 if it has the same numbers there, else unchanged."""
+    found = array.astype(np.float16)
+    return found if np.array_equal(found, array) else array
+
+
+def _as_float32(array):
+    """Return an array in float32."""
+    return array.astype(np.float32)
+
+
+def _rounded(array):
+    """Return an array with the numbers of float16, in float32."""
+    found = array.astype(np.float16).astype(np.float32)
+    largest = abs(array).max(initial=0)
+    if not abs(found - array).max(initial=0) <= largest / 1000:
+        raise ValueError(
+            f"dtype='float16' cannot hold the vectors, whose numbers are up to {largest:.3g}: its "
+            f"range is 6e-5 to 65504. Leave it out."
+        )
+    return found
+
+
+class OptimizerStateMixin(ServingMixin):
     """Estimators whose optimizer has a state, which predictions do not need."""
 
     def without_optimizer_state(self):

@@ -7,6 +7,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
+from helpers import each as for_each
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -14,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 import freqfm
 from freqfm import (
     ALSRecommender,
+    BlendRecommender,
     DeepFMClassifier,
     EASERecommender,
     FastVAERecommender,
@@ -138,3 +140,73 @@ def test_only_models_with_an_optimizer_can_be_copied_without_its_state():
     assert_array_equal(served.recommend(["ann"])[0], model.recommend(["ann"])[0])
     with pytest.raises(NotFittedError):
         MFRecommender().without_optimizer_state()
+
+
+# Copies for services.
+
+
+def _predicted(model, data):
+    """Return what a model of any kind predicts."""
+    return getattr(model, "transform" if isinstance(model, Word2Vec) else "predict")(data[0])
+
+
+@for_each("name", ["FM", "RaFM", "FFM", "DeepFM", "MF", "ALS", "VAE", "pairs", "words"])
+def test_vectors_are_stored_in_float16(name):
+    model, data = MODELS[name]
+    model = clone(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(*data)
+    before = _predicted(model, data)
+    assert_array_equal(_predicted(model.for_serving(), data), before)
+    served = model.for_serving(dtype="float16")
+    expected = _predicted(served, data)
+    assert_array_equal(_predicted(model, data), before)
+    for copied in (copy.copy(served), copy.deepcopy(served), pickle.loads(pickle.dumps(served))):
+        assert_array_equal(_predicted(copied, data), expected)
+        assert_array_equal(_predicted(pickle.loads(pickle.dumps(copied)), data), expected)
+    inner, given = getattr(served, "estimator_", served), getattr(model, "estimator_", model)
+    for attribute in inner._names_of_vectors():
+        tables = (np.atleast_2d(getattr(one, attribute)) for one in (inner, given))
+        for rounded, vectors in zip(*tables, strict=True):
+            assert rounded.dtype == np.float32
+            assert_array_equal(rounded, vectors.astype(np.float16))
+
+
+def test_files_of_float16_take_half_the_room_until_numbers_change():
+    X = make_interactions(300, 200, random_state=0)
+    model = ALSRecommender(64, max_iter=1, random_state=0).fit(X)
+    served = model.for_serving(dtype="float16")
+    n_bytes = [len(pickle.dumps(one)) for one in (model, served)]
+    assert n_bytes[0] - n_bytes[1] > 0.99 * 2 * 64 * 500
+    # Trained further, it has numbers that float16 does not hold: they are stored as they are.
+    served.partial_fit(X)
+    again = pickle.loads(pickle.dumps(served))
+    assert_array_equal(again.user_factors_, served.user_factors_)
+    assert len(pickle.dumps(served)) > n_bytes[1] + 2 * 64 * 500 - 1000
+
+
+def test_copies_for_services_are_refused_by_name():
+    model = MFRecommender(2, max_iter=1, random_state=0).fit(LOG)
+    with pytest.raises(ValueError, match=r"dtype='half' is not known"):
+        model.for_serving(dtype="half")
+    with pytest.raises(NotFittedError):
+        MFRecommender().for_serving()
+    with pytest.raises(ValueError, match=r"without_optimizer_state\(\), which only predicts"):
+        model.for_serving().partial_fit(LOG)
+    with pytest.raises(ValueError, match="float16' is for vectors, of which EASERecommender"):
+        EASERecommender().fit(LOG).for_serving(dtype="float16")
+    for factor in (1e6, 1e-6):
+        scaled = copy.copy(model)
+        scaled.user_factors_ = np.float32(factor) * model.user_factors_
+        with pytest.raises(ValueError, match="float16' cannot hold the vectors, whose numbers"):
+            scaled.for_serving(dtype="float16")
+
+
+def test_members_of_a_blend_are_served_as_they_can_be():
+    members = [("als", ALSRecommender(2, random_state=0)), ("knn", ItemKNNRecommender())]
+    model = BlendRecommender(members, weights=[1, 1], random_state=0).fit(LOG)
+    served = model.for_serving(dtype="float16")
+    assert served.named_estimators_["als"] is served.estimators_[0] is not model.estimators_[0]
+    again = pickle.loads(pickle.dumps(served))
+    assert_array_equal(again.recommend(users=[1, 2])[1], served.recommend(users=[1, 2])[1])

@@ -16,6 +16,7 @@ from sklearn.utils import Bunch, TransformerTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._docs import described_like
 from freqfm._input.frames import as_reader, is_frame, is_lazy
 from freqfm._input.ids import as_ids, as_list
 from freqfm._input.interactions import InteractionTable, is_auto, refuse_lazy
@@ -45,6 +46,7 @@ from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.index import check_recommendations
 from freqfm.estimators.recommenders.interactions import with_dislikes
 from freqfm.estimators.recommenders.to_parquet import RecommendToMixin
+from freqfm.estimators.state import ServingMixin
 from freqfm.estimators.training import CallbackSupportMixin, attempt
 from freqfm.exceptions import DivergenceError
 from freqfm.metrics import ndcg_at_k
@@ -68,6 +70,7 @@ class InteractionRecommender(
     ContextEncodingMixin,
     InteractionEncodingMixin,
     RecommendToMixin,
+    ServingMixin,
     VersionStamp,
     CallbackSupportMixin,
     ClassNamePrefixFeaturesOutMixin,
@@ -936,6 +939,22 @@ class InteractionRecommender(
         model = copy(self)
         if hasattr(self.estimator_, "without_optimizer_state"):
             model.estimator_ = self.estimator_.without_optimizer_state()
+        return model
+
+    @_if_estimator_has("for_serving")
+    @described_like(ServingMixin.for_serving)
+    def for_serving(self, *, dtype="float32"):
+        """Return a copy of the model that recommends, for files and services.
+
+        It is without an optimizer's state, and shares the arrays of this model.
+
+        Parameters
+        ----------
+        dtype : {"float32", "float16"}, default="float32"
+        """
+        check_is_fitted(self)
+        model = copy(self)
+        model.estimator_ = self.estimator_.for_serving(dtype=dtype)
         return model
 
     @_if_estimator_has("export_vectors")

@@ -37,6 +37,7 @@ from freqfm.estimators.recommenders.interactions import (
     with_dislikes,
 )
 from freqfm.estimators.recommenders.to_parquet import RecommendToMixin
+from freqfm.estimators.state import ServingMixin
 from freqfm.metrics import ndcg_at_k
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection import holdout_by_content
@@ -58,6 +59,7 @@ _HELD_OUT = 0.2
 @dataclass(eq=False, repr=False, kw_only=True)
 class BaseRecommender(
     RecommendToMixin,
+    ServingMixin,
     VersionStamp,
     OwnConstraints,
     ClassNamePrefixFeaturesOutMixin,

@@ -48,6 +48,7 @@ from freqfm.estimators.recommenders.interactions import are_among, pair_numbers,
 from freqfm.estimators.recommenders.mf import MFRecommender
 from freqfm.estimators.recommenders.to_parquet import RecommendToMixin
 from freqfm.estimators.recommenders.vae import FastVAERecommender
+from freqfm.estimators.state import ServingMixin
 from freqfm.estimators.training import attempt
 from freqfm.model_selection import holdout_interactions
 from freqfm.model_selection._scorer import METRICS, OF_ALL_USERS, metric_and_k
@@ -237,7 +238,7 @@ def with_params(member, given):
 
 
 @dataclass(eq=False, repr=False)
-class BlendRecommender(RecommendToMixin, VersionStamp, BaseComposition):
+class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposition):
     """The answer of several recommenders: their scores, weighted by how well each one ranks.
 
     ``fit`` holds out a part of each user's interactions, fits the members to the rest, finds the
@@ -597,6 +598,23 @@ class BlendRecommender(RecommendToMixin, VersionStamp, BaseComposition):
             )
             self.n_users_ = max(self.n_users_, X.shape[0])
         return self
+
+    @described_like(ServingMixin.for_serving)
+    def for_serving(self, *, dtype="float32"):
+        """Return a copy of the model that recommends, for files and services.
+
+        Members are copied so; those without vectors stay as they are.
+        """
+        model = super().for_serving()
+        members = [
+            m.for_serving(dtype=dtype if m._names_of_vectors() else "float32")
+            if isinstance(m, ServingMixin)
+            else m
+            for m in self.estimators_
+        ]
+        model.estimators_ = members
+        model.named_estimators_ = Bunch(**dict(zip(self.named_estimators_, members, strict=True)))
+        return model
 
     # Predictions.
 
