@@ -112,6 +112,19 @@ def test_users_and_options_are_those_of_recommend(als, tmp_path_factory, users, 
     assert_same_table(read(folder), table_of(als, asked, **options))
 
 
+def test_what_can_be_read_once_is_used_for_all_users(X, als, tmp_path):
+    model = InteractionRecommender(als).fit(log_of(X))
+    expected = table_of(model, model.user_ids_, candidates=["1", "2", "8"], exclude=["2"])
+    options = {"candidates": iter(["1", "2", "8"]), "exclude": {"2"}}
+    model.recommend_to(tmp_path / "some", (u for u in model.user_ids_), **options)
+    assert_same_table(read(tmp_path / "some"), expected)
+    of_each = [[f"{u % 30}", "5"] for u in range(len(model.user_ids_))]
+    model.recommend_to(tmp_path / "each", candidates=of_each)
+    assert_same_table(read(tmp_path / "each"), table_of(model, model.user_ids_, candidates=of_each))
+    with pytest.raises(ValueError, match="candidates holds the items of 4 users"):
+        model.recommend_to(tmp_path / "few", candidates=of_each[:4])
+
+
 def test_exclusions_of_each_user_may_be_a_matrix(X, als, tmp_path):
     of_each = weighted_interactions(N_USERS, N_ITEMS, seed=1)
     als.recommend_to(tmp_path, exclude=of_each.tocoo())

@@ -165,16 +165,18 @@ def _arrow(pyarrow, name, ids, kind=None):
 def _by_user(options, n_users):
     """Return a function of a slice of users, which returns their options.
 
-    Matrices and lists of lists have a row for each user.
+    Matrices and lists of lists have a row for each user. Iterators, which are read once, are
+    replaced by lists.
     """
     of_each = {}
-    for name in ("candidates", "exclude"):
-        value = options.get(name)
-        value = value if sparse.issparse(value) else as_list(value)
+    for name in {"candidates", "exclude"} & options.keys():
+        value = options[name]
         if sparse.issparse(value):
             value = sparse.csr_array(value)
-        elif not (is_list(value) and len(value) and is_list(value[0])):
-            continue
+        else:
+            value = options[name] = as_list(value)
+            if not (is_list(value) and len(value) and is_list(value[0])):
+                continue
         n = value.shape[0] if sparse.issparse(value) else len(value)
         if n != n_users:
             raise ValueError(
