@@ -302,10 +302,10 @@ def test_dislikes_in_a_context_are_refused():
 
 def test_dislikes_on_a_cluster_are_refused():
     pytest.importorskip("distributed")
-    from freqfm.dask import _mf
+    from freqfm.dask import _users
 
     with pytest.raises(ValueError, match="a dislike, and these are not supported on a cluster"):
-        _mf.collect_users(0, [X])
+        _users.collect_users(0, [X], None, kind=MFRecommender, learns_dislikes=False)
 
 
 def test_negative_values_of_tables():
