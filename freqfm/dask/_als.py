@@ -245,8 +245,8 @@ class ALSRecommender(RecommenderOnCluster, als.ALSRecommender):
 
     Notes
     -----
-    A default fit takes about 3 CPU seconds for 590,733 interactions of 6,039 users with 3,628
-    items (MovieLens-1M), two workers together.
+    A default fit takes about 12 CPU seconds for 590,733 interactions of 6,039 users with 3,628
+    items (MovieLens-1M), two workers together, on a busy machine.
 
     Each user belongs to one shard, and each item. Before the first epoch the shards exchange their
     interactions, so that each has those of its items too. Then a shard gets the vectors of all

@@ -81,12 +81,14 @@ MAY_IMPORT = {
     "dask": {
         "_input",
         "_messages",
+        "_paths",
         "_versions",
         "backends",
         "callbacks",
         "estimators",
         "formulas",
         "initializers",
+        "model_selection",
     },
     "testing": {*BELOW_AXES, *AXES, "datasets", "estimators"},
     "__init__": {
