@@ -95,6 +95,8 @@ class RankingLoss(Component):
     #: Dropout rate of users' vectors, and the number of interactions from which it is 0.
     user_dropout = 0.0
     no_dropout_from = math.inf
+    #: Of more interactions than this, a fit has fewer epochs by default.
+    shorter_from = math.inf
     #: Default weight decay in batches, for dot products of a user's and an item's own vectors: it
     #: is multiplied by the root of the density of the data.
     decay_by_root_density = 0.0
@@ -494,6 +496,7 @@ class BPR(PairwiseLoss):
     """
 
     ranking = "dot"
+    shorter_from = 1_500_000
     value_and_derivatives = staticmethod(pair_loss)
 
 

@@ -8,6 +8,8 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from freqfm import MFRecommender
+from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import STARTS
 from freqfm.losses import BPR, DirectAU, Softmax
@@ -125,3 +127,29 @@ def test_drawn_lists_are_bitwise_reproducible_for_any_number_of_threads(loss, sa
     for model in models[1:]:
         assert_array_equal(model.user_factors_, models[0].user_factors_)
         assert_array_equal(model.item_factors_, models[0].item_factors_)
+
+
+def test_bpr_has_fewer_epochs_and_lower_rates_with_many_interactions(monkeypatch):
+    X = make_interactions(100, 80, 1600, random_state=0)
+
+    def resolved(**params):
+        model = MFRecommender(4, **params)
+        model._n_known_interactions = 0
+        found = model._resolve_components(Interactions(X), Interactions(X))
+        return found.max_iter, pytest.approx(found.optimizer.learning_rate)
+
+    usual = {name: resolved(loss=name) for name in ("bsl", "bpr", "warp", "macr")}
+    assert [found[0] for found in usual.values()] == [50, 50, 50, 30]
+    assert usual["bpr"] == (50, 0.05)
+    # The root of the share, and at least a half.
+    for many, expected in ((784, (35, 0.035)), (100, (25, 0.025))):
+        monkeypatch.setattr(BPR, "shorter_from", many)
+        assert resolved(loss="bpr") == resolved(loss=BPR()) == expected
+    # Other losses, and what is given, are as they were.
+    for name in ("bsl", "warp", "macr"):
+        assert resolved(loss=name)[0] == usual[name][0]
+    assert resolved(loss="bpr", max_iter=50) == (50, 0.05)
+    assert resolved(loss="bpr", learning_rate=0.2) == (25, 0.2)
+    assert resolved(loss="bpr", optimizer="rowwise_adagrad") == (50, 0.05)
+    assert resolved(loss="bpr", backbone="lightgcn") == (50, 0.05)
+    assert MFRecommender(4, loss="bpr", random_state=0).fit(X).n_iter_ == 25

@@ -21,6 +21,7 @@ from freqfm import (
     recommend,
 )
 from freqfm.datasets import make_interactions
+from freqfm.estimators.recommenders import components
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions, make_ranking_scorer
 from freqfm.optimizers import SGD
@@ -222,6 +223,21 @@ def test_tiny_data(shape, sampler):
     assert all(len(set(row)) == found for row in items[:, :found])
     assert (np.diff(scores[:, :found], axis=1) <= 0).all()
     assert (np.linalg.norm(model.transform(X), axis=1) > 0).all()
+
+
+def test_defaults_follow_the_numbers_of_users_and_items(log, monkeypatch):
+    def resolved(**params):
+        model = FastVAERecommender(**params)
+        model._n_known_users = 0
+        found = model._resolve_components(log, log)
+        return found.max_iter, found.full
+
+    n_users, n_items = np.count_nonzero(np.diff(log.indptr)), log.shape[1]
+    assert resolved() == (24, True) and resolved(max_iter=3) == (3, True)
+    monkeypatch.setattr(components, "_MANY_USERS", n_users // 16)
+    monkeypatch.setattr(components, "_FULL_PAIRS", n_users * n_items - 1)
+    assert resolved() == (8, False) and resolved(max_iter=3) == (3, False)
+    assert resolved(negative_sampler="full") == (8, True)
 
 
 def test_partial_fit_grows_users_and_items(log):

@@ -16,7 +16,15 @@ from freqfm.backends.support import check
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import RANKING_LOSSES, RankingLoss, VectorLoss
-from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Optimizer, WeightDecay
+from freqfm.optimizers import (
+    CFSGD,
+    FASGD,
+    OPTIMIZERS,
+    SGD,
+    Optimizer,
+    RowwiseAdagrad,
+    WeightDecay,
+)
 from freqfm.samplers import SAMPLERS, InBatch, Popularity, Sampler, Uniform
 from freqfm.temperatures import (
     TEMPERATURES,
@@ -47,12 +55,18 @@ _EXPONENT, _NEGATIVES_PER_ROOT = 0.5, 8
 # Default batches have at least this many positives.
 _SMALLEST_BATCH = 32
 
-# Of an autoencoder: largest number of items for which a softmax over all of them is cheap; default
-# numbers of draws per query, and of MIDX codewords; default number of batches in an epoch, and
-# bounds of their size in users.
-_FULL_UP_TO = 50_000
+# Of an autoencoder: largest number of items, and of pairs of users and items, for which a softmax
+# over all items is cheap; default numbers of draws per query, and of MIDX codewords; default number
+# of batches in an epoch, and bounds of their size in users.
+_FULL_UP_TO, _FULL_PAIRS = 50_000, 2_000_000_000
 _N_DRAWS, _N_CODEWORDS = 500, 64
 _N_BATCHES, _FEWEST_USERS, _MOST_USERS = 32, 16, 256
+
+# Default epochs of an autoencoder. For more users they fall in proportion to the root, down to a
+# share; likewise those of a loss, from its ``shorter_from`` interactions on, and the rate of its
+# optimizer as much. Chosen on validation data of made logs.
+_EPOCHS_OF_LAYERS, _MANY_USERS = 24, 50_000
+_LEAST_OF_LAYERS, _LEAST_OF_LOSS = 1 / 3, 0.5
 
 # Parameters of its default temperature: an encoder has more to learn than vectors of users, so its
 # scores become reliable later. Chosen on validation data of Gowalla, MovieLens-1M and 100K, and of
@@ -194,6 +208,7 @@ def mf_components(model, n_pairs, shape, n_known):
     relative = isinstance(sampler, InBatch) and not sampler.corrected
     optimizer, n_falling_steps = _vector_optimizer(model, loss, backbone, n_pairs, n_known, stretch)
     density = n_known / (shape[0] * shape[1])
+    share = _share_of_loss(model, loss, backbone, n_known)
     return Components(
         loss=loss,
         backbone=backbone,
@@ -211,11 +226,21 @@ def mf_components(model, n_pairs, shape, n_known):
         block=loss.block,
         user_dropout=_user_dropout(model, loss, n_known),
         weight_decay=_weight_decay(model, loss, backbone, cosine, density),
-        max_iter=int(model.max_iter or loss.max_iter),
+        max_iter=int(model.max_iter or round(share * loss.max_iter)),
         n_falling_steps=n_falling_steps,
         auxiliary=resolve_terms(model, loss, backbone),
         device=model.device,
     )
+
+
+def _share_of_epochs(n, many, least):
+    """Return the share of the usual epochs that a fit of ``n`` interactions or users has."""
+    return min(1.0, max(least, (many / max(n, 1)) ** 0.5))
+
+
+def _share_of_loss(model, loss, backbone, n_known):
+    usual = is_named(model.optimizer, "auto") and backbone.is_linear
+    return _share_of_epochs(n_known, loss.shorter_from, _LEAST_OF_LOSS) if usual else 1.0
 
 
 def _include_positive(loss, sampler, temperature):
@@ -282,11 +307,14 @@ def _vector_optimizer(model, loss, backbone, n_pairs, n_known, stretch):
         value = loss.optimizer
         given_rate = loss.learning_rate if given_rate is None else given_rate
     n_batches = -(-n_known // _batch_size(model, loss, backbone, n_known))
-    n_steps = loss.max_iter * n_batches
+    share = _share_of_loss(model, loss, backbone, n_known)
+    n_steps = round(share * loss.max_iter) * n_batches
     falls = loss.rate_falls and n_known <= n_pairs
     n_falling_steps = max(int(model.max_iter or 0) * n_batches, n_steps) if falls else None
     adam_rate = loss.path_length * stretch, _VECTOR_RATES, n_steps, n_falling_steps
-    found = _resolved_optimizer(model, value, given_rate, adam_rate)
+    shorter = model.max_iter is None and share < 1
+    rates = {RowwiseAdagrad: share * RowwiseAdagrad().value_of("learning_rate")}
+    found = _resolved_optimizer(model, value, given_rate, adam_rate, rates if shorter else None)
     if backbone._needs_adaptive_steps and found[0].step_code == codes.STEP_SGD:
         warn_user(
             f"The layers of backbone={model.backbone!r} hardly learn with "
@@ -499,7 +527,7 @@ def vae_components(model, n_users, n_items, goes_on):
     batch_size = model.batch_size
     if batch_size is None:
         batch_size = np.clip(n_users // _N_BATCHES, _FEWEST_USERS, _MOST_USERS)
-    sampler = _item_sampler(model, n_items)
+    sampler = _item_sampler(model, n_users, n_items)
     full = sampler.negatives_code == codes.NEGATIVES_FULL
     if full and model.n_negatives is not None:
         raise ValueError(
@@ -507,7 +535,9 @@ def vae_components(model, n_users, n_items, goes_on):
             f"negative_sampler={model.negative_sampler!r}, which takes all {n_items} items; leave "
             f"it at None, or name a sampler that draws, such as 'midx_uniform'."
         )
-    n_steps = int(model.max_iter) * -(-n_users // int(batch_size))
+    share = _share_of_epochs(n_users, _MANY_USERS, _LEAST_OF_LAYERS)
+    n_epochs = int(model.max_iter or round(share * _EPOCHS_OF_LAYERS))
+    n_steps = n_epochs * -(-n_users // int(batch_size))
     adam_rate = _LAYER_DISTANCE, _LAYER_RATES, n_steps, None if goes_on else n_steps
     given, decay = (model.optimizer, model.learning_rate), WeightDecay.of(model.weight_decay)
     # An item that is drawn occasionally has small gradients of either sign. Only moments that decay
@@ -523,17 +553,18 @@ def vae_components(model, n_users, n_items, goes_on):
         n_negatives=int(model.n_negatives or _N_DRAWS),
         batch_size=int(batch_size),
         weight_decay=replaced(decay, {"value": float(decay.value or 0)}),
-        max_iter=int(model.max_iter),
+        max_iter=n_epochs,
         n_falling_steps=n_falling_steps,
         device=model.device,
         kl_weight=0.0 if model.kl_weight == "reference" else float(model.kl_weight),
     )
 
 
-def _item_sampler(model, n_items):
+def _item_sampler(model, n_users, n_items):
     wanted = model.negative_sampler
     if is_named(wanted, "auto"):
-        wanted = "full" if n_items <= _FULL_UP_TO else "midx_uniform"
+        cheap = n_items <= _FULL_UP_TO and n_users * n_items <= _FULL_PAIRS
+        wanted = "full" if cheap else "midx_uniform"
     sampler = _resolved_sampler(wanted, n_codewords=_N_CODEWORDS)
     if isinstance(sampler, InBatch):
         raise ValueError(

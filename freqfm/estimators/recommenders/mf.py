@@ -132,16 +132,18 @@ class MFRecommender(GradientRecommender):
         of two scores, and "adam" for all others.
     learning_rate : float, default=None
         Learning rate of the optimizer. None is the optimizer's default, but 0.02 for WARP with
-        ``optimizer="auto"``. For Adam it depends on the number of steps in a fit of
-        ``loss.max_iter`` epochs: 24 (240 for DirectAU and MAWU) divided by the steps, between
-        0.0003 and 0.01. With ``init="prism"`` and cosines
-        it is scaled by how much longer the initial vectors are. Except with DirectAU and MAWU, the
-        rate falls linearly from twice that, over ``loss.max_iter`` epochs or ``max_iter`` if that
-        is more, to a twentieth of its first value; ``partial_fit`` on new interactions uses the
-        mean. A given rate does not fall.
+        ``optimizer="auto"``. For Adam it depends on the number of steps in a fit of the default
+        number of epochs: 24 (240 for DirectAU and MAWU) divided by the steps, between 0.0003 and
+        0.01. With ``init="prism"`` and cosines it is scaled by how much longer the initial vectors
+        are. Except with DirectAU and MAWU, the rate falls linearly from twice that, over the
+        default number of epochs or ``max_iter`` if that is more, to a twentieth of its first value;
+        ``partial_fit`` on new interactions uses the mean. A given rate does not fall. That of
+        "rowwise_adagrad" is lower in proportion to default epochs, where BPR has fewer.
     max_iter : int, default=None
         Number of epochs; None is the loss's default: 50, 100 for DirectAU and MAWU, and 30 for
-        MACR.
+        MACR. For BPR with ``optimizer="auto"`` and ``backbone="linear"`` it falls from 1,500,000
+        interactions on, in proportion to their root, to 25 from 6,000,000 on: :doc:`guide
+        </scale>`.
     batch_size : int, default=None
         Approximate number of positives in a batch; None is the default of the loss, or of
         ``LightGCN(propagate="batch")``, and less for small data.

@@ -308,8 +308,9 @@ class FastVAERecommender(GradientRecommender):
         "popularity", "midx_uniform", "midx_popularity", "midx_exact", "kernel", "dns",
         "self_adversarial", "aobpr" or "pris"; see :mod:`freqfm.samplers`. "full" takes all items,
         the others draw some for each user, and the sum for an item of the user contains that item
-        too. "auto" is "full" for up to 50,000 items, else "midx_uniform". Names that start with
-        "midx" have 64 codewords in each half of the vectors; ``MIDX`` has another number.
+        too. "auto" is "full" for up to 50,000 items and 2,000,000,000 pairs of users and items,
+        else "midx_uniform". Names that start with "midx" have 64 codewords in each half of the
+        vectors; ``MIDX`` has another number.
     n_negatives : int, default=None
         Number of draws for each user and latent vector, with replacement; the user's items are not
         excluded. None is 500. Not allowed with "full", nor where "auto" is "full".
@@ -337,8 +338,10 @@ class FastVAERecommender(GradientRecommender):
         16 divided by the steps, between 0.004 and 0.02, from which it falls linearly to 5 % at
         ``max_iter``; in ``partial_fit`` half of that. It is 0.1 for "sgd" and "fa_sgd", 0.03 for
         "cf_sgd", and the optimizer's default for others.
-    max_iter : int, default=24
-        Number of epochs. ``init="normal"`` needs 50 for the same NDCG.
+    max_iter : int, default=None
+        Number of epochs. None is 24 for up to 50,000 users; it falls in proportion to the root of
+        more, down to 8 from 450,000 on: :doc:`guide </scale>`. ``init="normal"`` needs 50 for the
+        same NDCG.
     batch_size : int, default=None
         Users in a batch. None is 1/32 of the users, between 16 and 256.
     weight_decay : float or WeightDecay, default=0.0
@@ -506,7 +509,7 @@ class FastVAERecommender(GradientRecommender):
         "dropout_on": [StrOptions({"input", "hidden"})],
         "optimizer": "no_validation",
         "learning_rate": [*POSITIVE, None],
-        "max_iter": POSITIVE_INTEGER,
+        "max_iter": [*POSITIVE_INTEGER, None],
         "batch_size": [*POSITIVE_INTEGER, None],
         "weight_decay": [*NON_NEGATIVE, WeightDecay],
         "init": "no_validation",
@@ -528,7 +531,7 @@ class FastVAERecommender(GradientRecommender):
     dropout_on: str = "input"
     optimizer: str | Optimizer = "adam"
     learning_rate: float | None = None
-    max_iter: int = 24
+    max_iter: int | None = None
     batch_size: int | None = None
     weight_decay: float | WeightDecay = 0.0
     init: str | Initializer = "spectral"
