@@ -397,7 +397,10 @@ class Spectral(Initializer):
 
 
 class _Products:
-    """The matrix of :func:`divided_by_degrees`, or its transpose, by products with tables."""
+    """Half of the matrix of :func:`divided_by_degrees`, or its transpose, by products with tables.
+
+    A product with users, or with items, is overwritten by the next one.
+    """
 
     def __init__(self, graph, shape, side=0):
         self._graph, self.shape, self._side = graph, shape, side
@@ -411,7 +414,7 @@ class _Products:
         order = slice(None, None, -1 if self._side else 1)
         tables = np.zeros((self.shape[0], table.shape[1]), dtype=np.float32), table
         wanted = np.arange(self.shape[0]), np.arange(0)
-        return 2 * self._graph.mean(*tables[order], 1, wanted[order])[self._side]
+        return self._graph.mean(*tables[order], 1, wanted[order])[self._side]
 
 
 def divided_by_degrees(X, item_counts):
@@ -437,7 +440,7 @@ def _leading(matrix, n, n_iter, seed):
         left = tall @ basis
         values, rotation = _of_columns(left)
         left, right = rotated(left, rotation / values), rotated(basis, rotation)
-        values = np.where(np.isinf(values), 0, values)
+        values = 2 * np.where(np.isinf(values), 0, values)
     else:
         for _ in range(n_iter):
             basis = orthonormal(tall.T @ orthonormal(tall @ basis))
