@@ -82,7 +82,7 @@ def matrix_of_users(part, first, n_users, n_items, tells_dislikes):
 
 
 def some_weights(X, first, n_all):
-    """Return every so-manieth value of a matrix, the first of which has this number."""
+    """Return values of a matrix at equal distances; its first one has this number."""
     return some_values(X.data, first, n_all)
 
 
@@ -291,7 +291,7 @@ def times_of(part, place):
 
 
 def some_times(part, place):
-    """Return every so-manieth time of a partition in order, the step, and the number of rows."""
+    """Return times of a partition at equal distances, the distance, and the number of rows."""
     times = np.sort(times_of(part, place))
     step = 1 + len(times) // _SAMPLED
     return times[step - 1 :: step], step, len(times)

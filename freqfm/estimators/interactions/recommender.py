@@ -1122,7 +1122,7 @@ def _latest(X, **columns):
 
 
 def some_values(values, first=0, n_all=None):
-    """Return every so-manieth value, at most half a million of all; the first has this number."""
+    """Return values at equal distances, half a million at most; the first has this number."""
     step = max(1, (len(values) if n_all is None else n_all) >> 18)
     return values[-first % step :: step]
 
