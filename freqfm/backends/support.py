@@ -17,8 +17,8 @@ ALSRecommender                        yes  yes        no       yes       no     
 ALSRecommender: solver="cholesky"     no   yes        no       yes       no       yes
 ALSRecommender of freqfm.dask         no   yes        no       yes       no       no
 FastVAERecommender                    yes  no         no       no        no       yes
-EASERecommender, ItemKNNRecommender   no   yes        no       no        no       yes
-other recommenders in closed form     no   no         no       no        no       yes
+recommenders in closed form           no   yes        no       no        no       yes
+PopularityRecommender                 no   no         no       no        no       yes
 Word2Vec                              no   no         no       -         -        yes
 LightGCN                              yes  no         no       yes       no       yes
 Features, MLP, backbones of your own  no   no         no       yes       no       yes

@@ -14,7 +14,7 @@ except ImportError as error:
     ) from error
 
 from freqfm.dask._als import ALSRecommender
-from freqfm.dask._closed import EASERecommender, ItemKNNRecommender
+from freqfm.dask._closed import EASERecommender, GraphFilterRecommender, ItemKNNRecommender
 from freqfm.dask._fm import (
     DeepFMClassifier,
     DeepFMRegressor,
@@ -44,6 +44,7 @@ __all__ = [
     "FwFMClassifier",
     "FwFMRegressor",
     "GlobalTimeSplit",
+    "GraphFilterRecommender",
     "InteractionRecommender",
     "ItemKNNRecommender",
     "MFRecommender",

@@ -9,10 +9,10 @@ import numpy as np
 from scipy import sparse
 
 from freqfm._input.rows import with_one_index_type
-from freqfm._input.validation import canonical_csr, count_threads
+from freqfm._input.validation import canonical_csr, count_threads, draw_seed
 from freqfm.dask._users import RecommenderOnCluster, RemoteHistory
 from freqfm.estimators.progress import announce
-from freqfm.estimators.recommenders.closed_form import ease, item_knn
+from freqfm.estimators.recommenders.closed_form import ease, graph_filter, item_knn
 from freqfm.estimators.recommenders.closed_form.base import listed_rows
 from freqfm.estimators.recommenders.index import sparse_top_k
 
@@ -39,6 +39,12 @@ def pair_of_neighbors(X, totals, model):
     rows = sparse.csr_array(model.weighted(with_one_index_type(X).T.tocsr(), totals))
     squares = rows.multiply(rows).sum(axis=1, dtype=np.float64)
     return rows, with_one_index_type(rows.T.tocsr()), squares
+
+
+def pair_of_graph(X, sums):
+    """Return the rows of items, and of users, whose products are the similarities of items."""
+    rows = graph_filter.divided_by_sums(X, sums)
+    return rows.T.tocsr(), rows
 
 
 def totals_in(X, model):
@@ -106,6 +112,10 @@ class ClosedFormOnCluster(RecommenderOnCluster):
 
         return cluster.retried(found)
 
+    def _all_products(self, X, pairs):
+        """Return the matrix of the products of all items, float32."""
+        return sparse.csr_array(sparse.vstack(self._products(X, pairs, added), format="csr"))
+
     def _best(self, X, pairs, factors, k):
         """Return the ``k`` items with the largest products times factors, and these."""
         options = {"factors": factors, "k": k, "n_threads": count_threads(self.n_jobs)}
@@ -129,6 +139,12 @@ class ItemKNNOfWorkers(item_knn.ItemKNNRecommender):
     """The plain estimator without histories, as workers use it."""
 
     _records = {**item_knn.ItemKNNRecommender._records, "_history": RemoteHistory}
+
+
+class GraphFilterOfWorkers(graph_filter.GraphFilterRecommender):
+    """The plain estimator without histories, as workers use it."""
+
+    _records = {**graph_filter.GraphFilterRecommender._records, "_history": RemoteHistory}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -193,9 +209,7 @@ class EASERecommender(ClosedFormOnCluster, ease.EASERecommender):
         pairs = X.each(pair_of_ease, tables)
         squares = sum(X.cluster.gather(X.cluster.submit_each(itemgetter(2), pairs, X.homes)))
         if k is None:
-            blocks = self._products(X, pairs, added)
-            products = sparse.csr_array(sparse.vstack(blocks, format="csr"))
-            return self.regressed(products, squares, lengths)
+            return self.regressed(self._all_products(X, pairs), squares, lengths)
         scales = ease.scales_of(squares)
         found, scaled = self._best(X, pairs, scales, ease.n_similar(k, len(scales)))
         return self.regressed(ease.similar_products(found, scaled, scales, k), squares, lengths)
@@ -272,3 +286,67 @@ class ItemKNNRecommender(ClosedFormOnCluster, item_knn.ItemKNNRecommender):
         return listed_rows(
             found, (scores / (powers * lengths)[:, None]).astype(np.float32), n_items
         )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class GraphFilterRecommender(ClosedFormOnCluster, graph_filter.GraphFilterRecommender):
+    """A low-pass filter of the graph of items, on a Dask cluster.
+
+    The model and its parameters are those of :class:`freqfm.GraphFilterRecommender`, whose
+    documentation describes them. ``fit`` takes a Dask array of NumPy or of sparse blocks, a
+    DataFrame, or a bag of sparse matrices: rows are users. Shards add up the products of items; the
+    client finds the eigenvectors, and filters.
+
+    Parameters
+    ----------
+    *args, **params
+        Those of :class:`freqfm.GraphFilterRecommender`.
+    client : distributed.Client, default=None
+        None is the current client. It is not pickled.
+    n_shards : int, default=None
+        Number of shards. None is one per worker, or per partition if these are fewer.
+
+    Attributes
+    ----------
+    client_ : distributed.Client
+        The client that is used: ``client``, or else the current one. Also before ``fit``.
+    n_shards_ : int
+        Number of shards in ``fit``. All others are those of :class:`freqfm.GraphFilterRecommender`.
+
+    See Also
+    --------
+    freqfm.GraphFilterRecommender : The estimator on one machine.
+
+    Notes
+    -----
+    A default fit takes about 15 CPU seconds for 590,733 interactions of 6,039 users with 3,628
+    items (MovieLens-1M), two workers together.
+
+    The model is that of one machine with more than 1,048,576 interactions up to rounding, which
+    depends on how users are shared out; with fewer, one machine finds eigenvectors by another
+    randomized method. The client needs 8 bytes for each pair of items that some users have both of,
+    and as much as one machine for the eigenvectors and the weights.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from distributed import Client
+    >>> from freqfm.dask import GraphFilterRecommender
+    >>> from freqfm.datasets import make_interactions
+    >>> X = make_interactions(200, 100, random_state=0)
+    >>> with Client(processes=False, n_workers=1, dashboard_address=":0") as client:
+    ...     model = GraphFilterRecommender(32, n_shards=2, random_state=0)
+    ...     model = model.fit(da.from_array(X.toarray(), chunks=(50, -1)))
+    ...     items, scores = model.recommend(users=[0])
+    >>> items.shape
+    (1, 10)
+    """
+
+    _local, _on_workers = graph_filter.GraphFilterRecommender, GraphFilterOfWorkers
+    _records = GraphFilterOfWorkers._records
+
+    def _item_weights(self, X):
+        n, sums = self.count_components(X.shape), X.sums(0)
+        products = self._all_products(X, X.each(pair_of_graph, [sums] * len(X.parts)))
+        graph = graph_filter.graph_of(products, n, draw_seed(self.random_state))
+        return self.filtered(X, sums, graph)

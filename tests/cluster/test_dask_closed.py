@@ -44,12 +44,19 @@ def test_exact_sums_have_the_bits_of_one_machine(client, likes):
 
 def test_other_sums_are_those_of_one_machine_up_to_rounding(client, likes, monkeypatch):
     monkeypatch.setattr("freqfm.dask._closed._ITEMS", 40)
+    # One machine with many interactions finds eigenvectors as a cluster does.
+    monkeypatch.setattr("freqfm.estimators.recommenders.closed_form.graph_filter._MANY", 0)
     weights = [{"weighting": name} for name in ("cosine", "tfidf", "bm25")]
     weights += [{"item_power": "auto"}]
     cases = [("EASERecommender", {}), ("EASERecommender", {"n_neighbors": 10})]
     cases += [
         ("ItemKNNRecommender", {"n_neighbors": 15, "item_power": 0.3, **params})
         for params in weights
+    ]
+    cases += [
+        ("GraphFilterRecommender", {"random_state": 0, "n_components": n, **params})
+        for n in (30, 512)
+        for params in ({}, {"response": "plateau"})
     ]
     disliked = likes.copy()
     disliked.data[::9] *= -1

@@ -1,6 +1,8 @@
 """Filters of the graph of items: smooth histories by the leading directions of all users."""
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from numbers import Real
 from typing import NamedTuple
 
@@ -47,10 +49,11 @@ _LEAST_EIGENVALUE, _ROUNDING = 1e-6, 4 * np.finfo(np.float32).eps
 _GROWTH, _LEAST_POWER, _MOST_POWER = 6.0, 0.2, 0.5
 
 
-class _Graph(NamedTuple):
+class Graph(NamedTuple):
     """The similarities P of items, the products of the columns of a matrix."""
 
-    matrix: sparse.csr_array  #: (n_users, n_items), float32, divided by the roots of degrees
+    #: Of a factor, and of factors of the columns; returns a function of a slice of rows of P.
+    products: Callable
     vectors: np.ndarray  #: (n_items, r), float32, the leading eigenvectors of P
     eigenvalues: np.ndarray  #: (r,), descending
     parts: np.ndarray  #: (n_items,), the connected component of each item
@@ -204,14 +207,17 @@ class GraphFilterRecommender(ItemWeightsRecommender):
     random_state: object = None
 
     def _item_weights(self, X):
+        sums = np.bincount(X.indices, X.data, X.shape[1])
+        return self.filtered(X, sums, self._decomposed(X, sums))
+
+    def filtered(self, X, sums, graph):
+        """Return the weights between items by Interactions, the sums of items, and their Graph."""
         self.noise_edge_ = noise_edge(X, self.item_counts_)
         self.regularization_, self.item_power_ = self.regularization, self.item_power
         if self.regularization == "auto":
             self.regularization_ = self.noise_edge_ * float(np.exp(_GROWTH * self.noise_edge_))
         if self.item_power == "auto":
             self.item_power_ = min(_LEAST_POWER + self.noise_edge_, _MOST_POWER)
-        sums = np.bincount(X.indices, X.data, X.shape[1])
-        graph = self._decomposed(X, sums)
         self.eigenvalues_ = graph.eigenvalues
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         found, weights = self._filter(graph, powers)
@@ -219,23 +225,24 @@ class GraphFilterRecommender(ItemWeightsRecommender):
 
     def _decomposed(self, X, sums):
         """Return the graph of items and its leading eigenvectors."""
-        n, n_users = min(int(self.n_components), *X.shape), X.shape[0]
-        if X.nnz > _MANY:
-            n_users = min(n_users, _ROWS)
-        check_memory(
-            n * (n_users + X.shape[1]) + X.shape[1] * self._n_kept(X.shape[1]),
-            f"n_components={n} and n_neighbors={self.n_neighbors} for {X.shape[0]:,} users and "
-            f"{X.shape[1]:,} items",
-            "Set fewer.",
-        )
-        announce(self.verbose, f"finding {n} eigenvectors of items")
-        users = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-        degrees = np.bincount(users, X.data)[users] * sums[X.indices]
-        matrix = with_data(with_one_index_type(X), X.data / np.sqrt(degrees))
+        n = self.count_components(X.shape, X.shape[0] if X.nnz <= _MANY else _ROWS)
+        matrix = divided_by_sums(X, sums)
         with single_threaded_blas():
             find = _eigenvectors if X.nnz <= _MANY else _eigenvectors_of_many
             vectors, values = find(matrix, n, draw_seed(self.random_state))
-        return _Graph(matrix, vectors, values, _components_of(X))
+        return Graph(partial(_products, matrix), vectors, values, _components_of(X))
+
+    def count_components(self, shape, n_rows=0):
+        """Return how many eigenvectors are found, with a table of so many users at a time."""
+        n, n_items = min(int(self.n_components), *shape), shape[1]
+        check_memory(
+            n * (min(n_rows, shape[0]) + n_items) + n_items * self._n_kept(n_items),
+            f"n_components={n} and n_neighbors={self.n_neighbors} for {shape[0]:,} users and "
+            f"{n_items:,} items",
+            "Set fewer.",
+        )
+        announce(self.verbose, f"finding {n} eigenvectors of items")
+        return n
 
     def _respond(self, p):
         """Return the response to eigenvalues."""
@@ -260,17 +267,14 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         scaled = graph.vectors * kept.astype(np.float32)
         targets = np.ascontiguousarray(graph.vectors.T * powers, dtype=np.float32)
         lengths, reach = np.linalg.norm(scaled, axis=1), np.linalg.norm(targets, axis=0)
-        matrix = graph.matrix
-        sources = sparse.csr_array(with_one_index_type(matrix.T.tocsr()))
-        matrix = with_data(matrix, slope * matrix.data * powers[matrix.indices])
-        n_items = len(powers)
+        linear, n_items = graph.products(slope, powers), len(powers)
         k, step = self._n_kept(n_items), max(1, _BLOCK_SIZE // n_items)
         found, weights = np.empty((n_items, k), np.int32), np.empty((n_items, k), np.float32)
         several = graph.parts.any()
 
         def best(part):
             block = scaled[part] @ targets
-            block += (sources[part] @ matrix).toarray()
+            block += linear(part).toarray()
             rows = np.arange(part.stop - part.start)
             block[rows, part.start + rows] = 0
             block[abs(block) <= _ROUNDING * lengths[part, None] * reach] = 0
@@ -286,6 +290,36 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         return found, weights
 
 
+def divided_by_sums(X, sums):
+    """Return interactions, each divided by the roots of the sums of its user and of its item."""
+    users = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    degrees = np.bincount(users, X.data)[users] * sums[X.indices]
+    return with_data(with_one_index_type(X), X.data / np.sqrt(degrees))
+
+
+def _products(matrix, factor, of_columns):
+    """Return the products of ``Graph`` by the matrix of users and items."""
+    sources = sparse.csr_array(with_one_index_type(matrix.T.tocsr()))
+    matrix = with_data(matrix, factor * matrix.data * of_columns[matrix.indices])
+    return lambda part: sources[part] @ matrix
+
+
+def graph_of(similarities, n, seed):
+    """Return the Graph of a matrix P that is computed, float32, with ``n`` eigenvectors."""
+
+    def products(factor, of_columns):
+        data = factor * similarities.data * of_columns[similarities.indices]
+        return with_data(similarities, data).__getitem__
+
+    def multiplied(basis):
+        return similarities @ basis
+
+    with single_threaded_blas():
+        vectors, values = _leading(multiplied, similarities.shape[0], n, seed)
+    _, parts = connected_components(similarities, directed=False)
+    return Graph(products, vectors, values, parts)
+
+
 def _eigenvectors(matrix, n, seed):
     """Return the ``n`` leading right singular vectors, as columns, and the squared values."""
     _, values, vectors = randomized_svd(
@@ -296,17 +330,23 @@ def _eigenvectors(matrix, n, seed):
 
 def _eigenvectors_of_many(matrix, n, seed):
     """Return the same of a large matrix: tables of all users, and exact bases, would cost most."""
-    basis = check_random_state(seed).normal(size=(matrix.shape[1], n)).astype(np.float32)
-    for k in range(_N_ITER + 1):
-        basis, products, moved = orthonormal(basis), 0, np.zeros_like(basis)
+
+    def multiplied(basis):
+        moved = np.zeros_like(basis)
         for part in slices(matrix.shape[0], _ROWS):
-            seen = matrix[part] @ basis
-            if k < _N_ITER:
-                moved += matrix[part].T @ seen
-            else:
-                products = products + seen.T @ seen
-        basis = moved if k < _N_ITER else basis
-    values, rotation = np.linalg.eigh(products.astype(np.float64))
+            moved += matrix[part].T @ (matrix[part] @ basis)
+        return moved
+
+    return _leading(multiplied, matrix.shape[1], n, seed)
+
+
+def _leading(multiplied, n_items, n, seed):
+    """Return the leading eigenvectors and eigenvalues of the matrix that multiplies tables."""
+    basis = check_random_state(seed).normal(size=(n_items, n)).astype(np.float32)
+    for _ in range(_N_ITER):
+        basis = multiplied(orthonormal(basis))
+    basis = orthonormal(basis)
+    values, rotation = np.linalg.eigh((basis.T @ multiplied(basis)).astype(np.float64))
     return rotated(basis, rotation[:, ::-1]), np.maximum(values[::-1], 0)
 
 
