@@ -207,7 +207,9 @@ class VectorIndex(NamedTuple):
             columns, shape = take_rows(columns, used), (queries.shape[0], len(used))
             at = np.searchsorted(used, queries.indices).astype(np.int32)
             queries = csr_of(queries.data, at, queries.indptr, shape)
-        if columns.nnz and not 0 <= columns.indices.min() <= columns.indices.max() < n:
+        # As unsigned numbers negative ones are large: one pass instead of two.
+        unsigned = columns.indices.view(f"u{columns.indices.itemsize}")
+        if columns.nnz and unsigned.max() >= n:
             raise ValueError(
                 f"the item_weights_ of this model were changed in place: they name items outside "
                 f"[0, {n - 1}]; fit or load the model again."
