@@ -151,6 +151,12 @@ def compare(roots, args, topic, chosen=None):
     return slower
 
 
+def names_another(topic, part, topics):
+    """Return whether a part of a line's name begins with the end of another topic's name."""
+    begin = part.partition(":")[0] if ":" in part else ""
+    return bool(begin) and not topic.endswith(begin) and any(of.endswith(begin) for of in topics)
+
+
 @contextlib.contextmanager
 def sources_of(revision):
     """Check a revision out, for as long as it is needed."""
@@ -187,7 +193,7 @@ def main():
     asked.close()
     with sources_of(args.revision) as sources:
         for topic in asked.names:
-            if not any(":" not in part or f"{topic}:" in part for part in args.only):
+            if all(names_another(topic, part, asked.names) for part in args.only):
                 continue
             found = compare((ROOT, sources), args, topic)
             if found:
