@@ -5,7 +5,6 @@ items. In each half of an epoch all shards get the vectors of the other side, co
 matrix as one machine does, and solve their own rows.
 """
 
-import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -15,10 +14,15 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import backends
-from freqfm._input.rows import csr_of, stack_rows, with_one_index_type
+from freqfm._input.rows import stack_rows, with_one_index_type
 from freqfm.backends.base import SOLVED_TOGETHER, LeastSquaresTrainer
 from freqfm.backends.support import check
-from freqfm.dask._users import RecommenderOnCluster, RemoteHistory
+from freqfm.dask._users import (
+    RecommenderOnCluster,
+    WithRemoteHistory,
+    among_empty_rows,
+    remembering,
+)
 from freqfm.estimators.recommenders import als
 from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.state import make_trainable
@@ -42,8 +46,7 @@ def padded_rows(X, first, n_all):
     """
     before, end = first % SOLVED_TOGETHER, first + X.shape[0]
     n_rows = min(end + -end % SOLVED_TOGETHER, n_all) - first + before
-    indptr = np.pad(X.indptr, (before, n_rows - before - X.shape[0]), mode="edge")
-    return before, csr_of(X.data, X.indices, indptr, (n_rows, X.shape[1]))
+    return before, among_empty_rows(X, before, n_rows)
 
 
 def columns_of(X, bounds):
@@ -93,10 +96,9 @@ def score_block(X, held_out, model, rows, items):
     n_users = np.count_nonzero(np.diff(held_out.indptr))
     if not n_users:
         return None
-    model, interactions, counts = copy.copy(model), Interactions.of(X), model.item_counts_
-    model._remember(interactions)
-    # Of all users: the start of items without users tells nothing.
-    model.item_counts_ = counts
+    # The counts are of all users: the start of items without users tells nothing.
+    interactions = Interactions.of(X)
+    model = remembering(model, interactions)
     model.user_factors_, model.item_factors_ = rows, items
     return interactions.score_of(model, Interactions(held_out))(), n_users
 
@@ -207,10 +209,8 @@ class ShardedALSTrainer(als.ALSTrainer):
         return float(scores[0] if len(scores) == 1 else np.average(scores, weights=weights))
 
 
-class WorkerModel(als.ALSRecommender):
+class WorkerModel(WithRemoteHistory, als.ALSRecommender):
     """The plain estimator without histories, as workers use it."""
-
-    _records = {**als.ALSRecommender._records, "_history": RemoteHistory}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -277,7 +277,6 @@ class ALSRecommender(RecommenderOnCluster, als.ALSRecommender):
     """
 
     _local, _on_workers = als.ALSRecommender, WorkerModel
-    _records = WorkerModel._records
 
     def _resolve_components(self, X, known):
         if self.device not in ("cpu", "auto"):

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from freqfm._input.rows import with_one_index_type
 from freqfm._input.validation import canonical_csr, count_threads, draw_seed
-from freqfm.dask._users import RecommenderOnCluster, RemoteHistory
+from freqfm.dask._users import RecommenderOnCluster, WithRemoteHistory
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.closed_form import ease, graph_filter, item_knn
 from freqfm.estimators.recommenders.closed_form.base import listed_rows
@@ -129,22 +129,16 @@ class ClosedFormOnCluster(RecommenderOnCluster):
         )
 
 
-class EASEOfWorkers(ease.EASERecommender):
+class EASEOfWorkers(WithRemoteHistory, ease.EASERecommender):
     """The plain estimator without histories, as workers use it."""
 
-    _records = {**ease.EASERecommender._records, "_history": RemoteHistory}
 
-
-class ItemKNNOfWorkers(item_knn.ItemKNNRecommender):
+class ItemKNNOfWorkers(WithRemoteHistory, item_knn.ItemKNNRecommender):
     """The plain estimator without histories, as workers use it."""
 
-    _records = {**item_knn.ItemKNNRecommender._records, "_history": RemoteHistory}
 
-
-class GraphFilterOfWorkers(graph_filter.GraphFilterRecommender):
+class GraphFilterOfWorkers(WithRemoteHistory, graph_filter.GraphFilterRecommender):
     """The plain estimator without histories, as workers use it."""
-
-    _records = {**graph_filter.GraphFilterRecommender._records, "_history": RemoteHistory}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -201,7 +195,6 @@ class EASERecommender(ClosedFormOnCluster, ease.EASERecommender):
     """
 
     _local, _on_workers = ease.EASERecommender, EASEOfWorkers
-    _records = EASEOfWorkers._records
 
     def _item_weights(self, X):
         lengths, k = np.concatenate(X.lengths), self.count_neighbors(X.shape[1])
@@ -267,7 +260,6 @@ class ItemKNNRecommender(ClosedFormOnCluster, item_knn.ItemKNNRecommender):
     """
 
     _local, _on_workers = item_knn.ItemKNNRecommender, ItemKNNOfWorkers
-    _records = ItemKNNOfWorkers._records
 
     def _item_weights(self, X):
         n_items, model = X.shape[1], self._new(self._local)
@@ -343,7 +335,6 @@ class GraphFilterRecommender(ClosedFormOnCluster, graph_filter.GraphFilterRecomm
     """
 
     _local, _on_workers = graph_filter.GraphFilterRecommender, GraphFilterOfWorkers
-    _records = GraphFilterOfWorkers._records
 
     def _item_weights(self, X):
         n, sums = self.count_components(X.shape), X.sums(0)

@@ -12,7 +12,7 @@ from freqfm._messages import shown
 from freqfm.backends.support import check
 from freqfm.dask._base import Merged, Sharded
 from freqfm.dask._shards import Layout, Round, RoundTrainer, seed_of
-from freqfm.dask._users import RecommenderOnCluster, RemoteHistory
+from freqfm.dask._users import RecommenderOnCluster, WithRemoteHistory
 from freqfm.estimators.recommenders import mf
 from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
@@ -20,10 +20,8 @@ from freqfm.estimators.state import make_trainable
 from freqfm.initializers import Spectral
 
 
-class WorkerModel(mf.MFRecommender):
+class WorkerModel(WithRemoteHistory, mf.MFRecommender):
     """The plain estimator without histories, as workers use it."""
-
-    _records = {**mf.MFRecommender._records, "_history": RemoteHistory}
 
 
 def user_arrays(model):
@@ -233,7 +231,6 @@ class MFRecommender(Merged, RecommenderOnCluster, mf.MFRecommender):
     """
 
     _local, _on_workers = mf.MFRecommender, WorkerModel
-    _records = WorkerModel._records
     _learns_dislikes = False
 
     def _read(self, X, reset, *, dislikes=None):

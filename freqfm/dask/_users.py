@@ -21,7 +21,7 @@ from freqfm.callbacks._storage import digest
 from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import Cluster, aligned_partitions
 from freqfm.dask._shards import matrix_of, seed_of, stack
-from freqfm.estimators.recommenders.base import refuse_empty
+from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.interactions import (
     InteractionHistory,
     Interactions,
@@ -145,6 +145,30 @@ class RemoteHistory(InteractionHistory):
         learned.require((self.counts >= 0).all(), "_history.indptr", "falls")
 
 
+class WithRemoteHistory:
+    """A mixin before the plain estimator, whose histories are on workers."""
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if issubclass(cls, BaseRecommender):
+            cls._records = {**cls._records, "_history": RemoteHistory}
+
+
+def among_empty_rows(X, before, n_rows):
+    """Return a matrix of ``n_rows``, with the rows of ``X`` after so many empty ones."""
+    indptr = np.pad(X.indptr, (before, n_rows - before - X.shape[0]), mode="edge")
+    return csr_of(X.data, X.indices, indptr, (n_rows, X.shape[1]))
+
+
+def remembering(model, interactions):
+    """Return a copy of a recommender with the histories of some users, and the counts of all."""
+    model = copy.copy(model)
+    counts = model.item_counts_
+    model._remember(interactions)
+    model.item_counts_ = counts
+    return model
+
+
 def ndcg_sums(X, y, model):
     """Return the sum of the NDCG of users with items to be found, and how many these are."""
     X = matrix_of(X)
@@ -168,22 +192,18 @@ def write_shard(X, disliked, model, first, path, options):
     path : Path
     options : dict
     """
-    model = copy.copy(model)
-    estimator, ids = model, None
-    if hasattr(model, "estimator_"):
-        model.estimator_ = estimator = copy.copy(model.estimator_)
-        ids = model.user_ids_
-    counts, n_users = estimator.item_counts_, estimator._n_users
-
-    def of_all(X):
-        after = n_users - first - X.shape[0]
-        indptr = np.pad(X.indptr, (first, after), mode="edge")
-        return csr_of(X.data, X.indices, indptr, (n_users, X.shape[1]))
-
-    estimator._remember(Interactions(of_all(X), None if disliked is None else of_all(disliked)))
-    estimator.item_counts_ = counts
+    with_ids = hasattr(model, "estimator_")
+    estimator = model.estimator_ if with_ids else model
+    given = (X,) if disliked is None else (X, disliked)
+    rows = [among_empty_rows(part, first, estimator._n_users) for part in given]
+    estimator = remembering(estimator, Interactions(*rows))
     users = np.arange(first, first + X.shape[0])
-    model.recommend_to(path, users if ids is None else ids[users], **options)
+    if with_ids:
+        model = copy.copy(model)
+        model.estimator_ = estimator
+        model.recommend_to(path, model.user_ids_[users], **options)
+    else:
+        estimator.recommend_to(path, users, **options)
 
 
 def are_for_all(users, options):
@@ -412,7 +432,7 @@ class _ShardedMatrix(LinearOperator):
         return sum(self._X.gathered(product_of_transposed, tables))
 
 
-class RecommenderOnCluster(OnCluster):
+class RecommenderOnCluster(OnCluster, WithRemoteHistory):
     """Base class of recommenders on a cluster; a mixin before the plain estimator.
 
     Users stay on their workers. The client has the model, and how many interactions users and items
