@@ -206,9 +206,11 @@ def mf_components(model, n_pairs, shape, n_known):
             f"it at None."
         )
     relative = isinstance(sampler, InBatch) and not sampler.corrected
-    optimizer, n_falling_steps = _vector_optimizer(model, loss, backbone, n_pairs, n_known, stretch)
-    density = n_known / (shape[0] * shape[1])
     share = _share_of_loss(model, loss, backbone, n_known)
+    optimizer, n_falling_steps = _vector_optimizer(
+        model, loss, backbone, n_pairs, n_known, stretch, share
+    )
+    density = n_known / (shape[0] * shape[1])
     return Components(
         loss=loss,
         backbone=backbone,
@@ -296,7 +298,7 @@ def _adam_rate(distance, bounds, n_steps, n_falling_steps):
     return mean if n_falling_steps is None else 2 * mean, n_falling_steps
 
 
-def _vector_optimizer(model, loss, backbone, n_pairs, n_known, stretch):
+def _vector_optimizer(model, loss, backbone, n_pairs, n_known, stretch, share):
     """Return the optimizer of vectors, and the number of steps over which its rate falls, or None.
 
     A step of Adam turns a vector by an angle of about the rate divided by its length, so longer
@@ -307,7 +309,6 @@ def _vector_optimizer(model, loss, backbone, n_pairs, n_known, stretch):
         value = loss.optimizer
         given_rate = loss.learning_rate if given_rate is None else given_rate
     n_batches = -(-n_known // _batch_size(model, loss, backbone, n_known))
-    share = _share_of_loss(model, loss, backbone, n_known)
     n_steps = round(share * loss.max_iter) * n_batches
     falls = loss.rate_falls and n_known <= n_pairs
     n_falling_steps = max(int(model.max_iter or 0) * n_batches, n_steps) if falls else None

@@ -14,7 +14,7 @@ from sklearn.utils.extmath import randomized_svd
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._input.rows import slices, with_one_index_type
-from freqfm._input.validation import check_memory, count_threads, draw_seed
+from freqfm._input.validation import check_memory, count_threads, draw_seed, sum_columns
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announce
@@ -207,7 +207,7 @@ class GraphFilterRecommender(ItemWeightsRecommender):
     random_state: object = None
 
     def _item_weights(self, X):
-        sums = np.bincount(X.indices, X.data, X.shape[1])
+        sums = sum_columns(X)
         return self.filtered(X, sums, self._decomposed(X, sums))
 
     def filtered(self, X, sums, graph):
@@ -300,16 +300,20 @@ def divided_by_sums(X, sums):
 def _products(matrix, factor, of_columns):
     """Return the products of ``Graph`` by the matrix of users and items."""
     sources = sparse.csr_array(with_one_index_type(matrix.T.tocsr()))
-    matrix = with_data(matrix, factor * matrix.data * of_columns[matrix.indices])
+    matrix = _scaled(matrix, factor, of_columns)
     return lambda part: sources[part] @ matrix
+
+
+def _scaled(matrix, factor, of_columns):
+    """Return a matrix times a factor, and times a factor of each column."""
+    return with_data(matrix, factor * matrix.data * of_columns[matrix.indices])
 
 
 def graph_of(similarities, n, seed):
     """Return the Graph of a matrix P that is computed, float32, with ``n`` eigenvectors."""
 
     def products(factor, of_columns):
-        data = factor * similarities.data * of_columns[similarities.indices]
-        return with_data(similarities, data).__getitem__
+        return _scaled(similarities, factor, of_columns).__getitem__
 
     def multiplied(basis):
         return similarities @ basis
