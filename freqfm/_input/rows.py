@@ -81,6 +81,34 @@ def stack_rows(parts):
     )
 
 
+def row_sums(X, of=np.asarray):
+    """Return the sums of a function of the values of each row of a CSR matrix, float64.
+
+    Not by ``sum`` of scipy, which copies all values, or adds them in float32 before 1.18.
+    """
+    sums, filled = np.zeros(X.shape[0]), np.flatnonzero(np.diff(X.indptr))
+    for part in slices(len(filled), max(1, _ENTRIES * len(filled) // max(1, X.nnz))):
+        some = filled[part]
+        first, last = X.indptr[some[0]], X.indptr[some[-1] + 1]
+        # Cast first, since reduceat would add in pieces whose ends depend on the rows before.
+        values = of(X.data[first:last]).astype(np.float64, copy=False)
+        sums[some] = np.add.reduceat(values, X.indptr[some] - first)
+    return sums
+
+
+def column_sums(X, of=np.asarray, before=None):
+    """Return the sums of a function of the values of each column, float64, see ``row_sums``.
+
+    Values are added in the order of rows, to the sums of the rows before if these are given.
+    """
+    sums = np.zeros(X.shape[1]) if before is None else before.copy()
+    for part in slices(X.nnz, _ENTRIES):
+        # add.at is slow unless these are its own types.
+        values = of(X.data[part]).astype(np.float64, copy=False)
+        np.add.at(sums, X.indices[part].astype(np.intp, copy=False), values)
+    return sums
+
+
 def split_signs(X):
     """Return the likes of a canonical matrix, and its dislikes with positive weights or None."""
     if not sparse.issparse(X) or not X.nnz or X.data.min() >= 0:

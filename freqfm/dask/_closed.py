@@ -8,7 +8,7 @@ from operator import itemgetter
 import numpy as np
 from scipy import sparse
 
-from freqfm._input.rows import with_one_index_type
+from freqfm._input.rows import column_sums, row_sums, with_one_index_type
 from freqfm._input.validation import canonical_csr, count_threads, draw_seed
 from freqfm.dask._users import RecommenderOnCluster, WithRemoteHistory
 from freqfm.estimators.progress import announce
@@ -37,8 +37,7 @@ def pair_of_neighbors(X, totals, model):
     model : ItemKNNRecommender
     """
     rows = sparse.csr_array(model.weighted(with_one_index_type(X).T.tocsr(), totals))
-    squares = rows.multiply(rows).sum(axis=1, dtype=np.float64)
-    return rows, with_one_index_type(rows.T.tocsr()), squares
+    return rows, with_one_index_type(rows.T.tocsr()), row_sums(rows, np.square)
 
 
 def pair_of_graph(X, sums):
@@ -54,7 +53,7 @@ def totals_in(X, model):
 
 def sums_of_roots(X):
     """Return the sums of the roots of values over some users, by item."""
-    return with_one_index_type(X).sqrt().sum(axis=0, dtype=np.float64)
+    return column_sums(X, np.sqrt)
 
 
 def product(pair, begin, end):

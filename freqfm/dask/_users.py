@@ -12,7 +12,14 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from freqfm._input.ids import as_list
-from freqfm._input.rows import csr_of, split_signs, stack_rows, take_rows
+from freqfm._input.rows import (
+    column_sums,
+    csr_of,
+    row_sums,
+    split_signs,
+    stack_rows,
+    take_rows,
+)
 from freqfm._input.validation import canonical_csr, count_columns
 from freqfm._messages import shown
 from freqfm._paths import check_path
@@ -91,18 +98,6 @@ def product_of_transposed(X, table):
 def summands_of(X, first):
     """Return the ``summands`` of the sizes of a matrix's values."""
     return summands(abs(X.data), first)
-
-
-def sums_of_rows(X):
-    """Return the sum of each row."""
-    return Interactions(X).sums(1)
-
-
-def added_columns(X, before):
-    """Return the sums of columns, float32, that continue those of the rows before or None."""
-    found = np.zeros(X.shape[1], dtype=np.float32) if before is None else before.copy()
-    np.add.at(found, X.indices, X.data)
-    return found
 
 
 def squares_times(X, of_items):
@@ -344,11 +339,11 @@ class ShardedInteractions(NamedTuple):
     def sums(self, axis):
         """Return the sums of weights over rows, axis 0, or over items, float64."""
         if axis == 1:
-            return np.concatenate(self.gathered(sums_of_rows))
+            return np.concatenate(self.gathered(row_sums))
         before = None
         for part, home in zip(self.parts, self.homes, strict=True):
-            before = self.cluster.submit(added_columns, part, before, on=home)
-        return self.cluster.gather(before).astype(np.float64)
+            before = self.cluster.submit(column_sums, part, np.asarray, before, on=home)
+        return self.cluster.gather(before)
 
     def squares_times(self, of_items):
         """Return the product of the matrix of squares of weights and a vector, float64."""

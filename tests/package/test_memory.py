@@ -24,14 +24,14 @@ from freqfm import (
 )
 from freqfm._input import rows as _rows
 from freqfm._input import validation
-from freqfm._input.rows import stack_rows, take_rows
+from freqfm._input.rows import column_sums, row_sums, stack_rows, take_rows
 from freqfm._input.validation import canonical_csr, count_columns, validate_weights
 from freqfm._machine import aligned_zeros, as_aligned, check_room
 from freqfm.backends.cpu import team
 from freqfm.backends.cpu.fm import prepared
 from freqfm.datasets import load_csr, make_interactions, save_csr
 from freqfm.estimators.fm import base
-from freqfm.estimators.recommenders import als, index, interactions
+from freqfm.estimators.recommenders import index, interactions
 from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
 from freqfm.temperatures import AdapTau0, Snapshot
 
@@ -165,6 +165,19 @@ def test_parts_make_no_difference(parts, clicks, monkeypatch):
         assert_array_equal(samples["weight"][:-1], of_rows.astype(np.float32))
         assert_array_equal(entries["token"][:-1], wanted.indices)
         assert_array_equal(entries["value"][:-1], wanted.data)
+
+
+def test_sums_are_of_float64_in_any_parts(monkeypatch):
+    X = sparse.csr_array(sparse.random(40, 30, 0.2, random_state=0, dtype=np.float32))
+    X.data[::2] = 1e8  # float32 has no place for the other values beside it
+    X.data[X.indptr[4] : X.indptr[9]] = 0
+    X.eliminate_zeros()
+    rows, columns = (abs(X).astype(float).sum(axis) for axis in (1, 0))
+    for size in (1 << 18, 7):
+        monkeypatch.setattr(_rows, "_ENTRIES", size)
+        assert_allclose(row_sums(X, abs), rows, rtol=1e-14)
+        assert_allclose(column_sums(X, abs), columns, rtol=1e-14)
+        assert_array_equal(column_sums(X[20:], before=column_sums(X[:20])), column_sums(X))
 
 
 def test_rows_of_matrices_of_several_widths_are_stacked():
@@ -318,7 +331,7 @@ def test_least_squares_use_the_documented_memory(weighted, early_stopping, monke
     X = sparse.csr_array((values, indices.ravel(), indptr), shape=(n, m))
     model = ALSRecommender(d, max_iter=2, early_stopping=early_stopping, n_jobs=1, random_state=0)
     ALSRecommender(**model.get_params()).fit(X[:100])
-    monkeypatch.setattr(als, "_ENTRIES", 1 << 10)
+    monkeypatch.setattr(_rows, "_ENTRIES", 1 << 10)
     said = (30 if early_stopping else 12 + 4 * weighted) * X.nnz + 50 * n + 60 * m
     said += (3 if early_stopping else 2) * 4 * d * (n + m)
     assert peak_of(lambda: model.fit(X)) < said + 2e5
@@ -330,7 +343,7 @@ def test_least_squares_use_the_documented_memory(weighted, early_stopping, monke
 )
 def test_interactions_on_disk_are_not_copied(tmp_path_factory, model, per_entry, monkeypatch):
     monkeypatch.setattr(validation, "_ENTRIES", 1 << 10)
-    monkeypatch.setattr(als, "_ENTRIES", 1 << 10)
+    monkeypatch.setattr(_rows, "_ENTRIES", 1 << 10)
     folder = tmp_path_factory.mktemp("rows")
     X = make_interactions(2_000, 1_000, 200_000, random_state=0)
     save_csr(folder, X)

@@ -34,7 +34,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._input.frames import is_frame
 from freqfm._input.ids import unique_codes
-from freqfm._input.rows import concatenated_ranges, slices, with_one_index_type
+from freqfm._input.rows import column_sums, concatenated_ranges, slices, with_one_index_type
 from freqfm._input.validation import as_array, check_count, check_flag, kernel_csr, validate_rows
 from freqfm._messages import shown, warn_user
 from freqfm.backends.base import Tower, layers_of
@@ -547,7 +547,7 @@ class Explainer:
         # The means of b and of b_i (W b)_i, in the columns of the support.
         known = background[:, self._support]
         n_rows = background.shape[0]
-        self._means = np.asarray(known.sum(axis=0, dtype=np.float64)).ravel() / n_rows
+        self._means = column_sums(known) / n_rows
         self._products = np.zeros((len(self._outputs), len(self._support)))
         terms = model._pair_terms(self._support)
         for part in chunks(known):

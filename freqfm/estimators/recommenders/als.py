@@ -7,7 +7,7 @@ import numpy as np
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._input.rows import slices, with_one_index_type
+from freqfm._input.rows import row_sums, slices, with_one_index_type
 from freqfm._input.validation import as_kernel_array, as_kernel_input, count_threads
 from freqfm._sklearn import StrOptions
 from freqfm.backends.base import LeastSquaresProblem
@@ -27,9 +27,6 @@ _INITIAL_LENGTH = 0.1
 
 # Rows of items that are converted to float64 at a time.
 _ROWS = 1 << 12
-
-# Weights that are converted at a time, or more in a row.
-_ENTRIES = 1 << 20
 
 # Steps that stand for the exact solution.
 _EXACT = 0
@@ -118,16 +115,9 @@ class Objective(NamedTuple):
         n_steps : int
             Of conjugate gradients; 0 solves exactly.
         """
-        starts, _, weights = histories = rows_of(X)
-        totals, filled = np.zeros(len(rows)), np.flatnonzero(np.diff(starts))
-        for part in slices(len(filled), max(1, _ENTRIES * len(filled) // max(1, len(weights)))):
-            some = filled[part]
-            first, last = starts[some[0]], starts[some[-1] + 1]
-            of_rows = abs(weights[first:last]), starts[some] - first
-            totals[some] = np.add.reduceat(*of_rows, dtype=np.float64)
-        penalties = self.penalties(totals, len(fixed))
+        penalties = self.penalties(row_sums(X, abs), len(fixed))
         problem = LeastSquaresProblem(fixed, self.unobserved_weight, penalties, n_steps)
-        return problem, histories, rows
+        return problem, rows_of(X), rows
 
     def penalties(self, totals, n_others):
         """Return the penalty of rows by the sums of their weights, float32."""

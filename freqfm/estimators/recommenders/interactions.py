@@ -9,9 +9,11 @@ from scipy import sparse
 
 from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import (
+    column_sums,
     concatenated_ranges,
     csr_of,
     entries_where,
+    row_sums,
     split_signs,
     take_rows,
     with_one_index_type,
@@ -106,7 +108,7 @@ class Interactions:
 
     def sums(self, axis):
         """Return the sums of the weights of likes over rows, axis 0, or over items, float64."""
-        return self.X.sum(axis=axis, dtype=np.float64)
+        return row_sums(self.X) if axis else column_sums(self.X)
 
     def squares_times(self, of_items):
         """Return the product of the matrix of squares of weights and a vector, float64."""

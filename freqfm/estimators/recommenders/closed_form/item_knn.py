@@ -7,7 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
-from freqfm._input.rows import with_one_index_type
+from freqfm._input.rows import column_sums, row_sums, with_one_index_type
 from freqfm._input.validation import canonical_csr, check_memory, count_threads
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announced_parts
@@ -159,7 +159,7 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         )
         self.item_power_ = self.power(X)
         X = with_one_index_type(X)
-        sums = X.sqrt().sum(axis=0, dtype=np.float64)
+        sums = column_sums(X, np.sqrt)
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         rows = self._compared_rows(X)
         rows = with_data(rows, rows.data * np.repeat(powers, np.diff(rows.indptr)))
@@ -198,8 +198,8 @@ class ItemKNNRecommender(ItemWeightsRecommender):
     def totals(self, rows):
         """Return the sums over users that ``weighted`` needs: of roots, or of the values."""
         if self.weighting == "conditional":
-            return rows.sqrt().sum(axis=1, dtype=np.float64)
-        return rows.sum(axis=1)
+            return row_sums(rows, np.sqrt)
+        return row_sums(rows)
 
     def weighted(self, rows, totals):
         """Return the weighted values of items before they are divided by their length.
