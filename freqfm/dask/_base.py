@@ -238,6 +238,9 @@ class ShardedRows(NamedTuple):
     fold: int | None = None  #: None for all rows
     held_out: bool | None = None  #: whether some rows are held out; None if not
 
+    #: Of weights; each shard has its own, see ``ShardTrainer``.
+    spread = 1.0
+
     @property
     def n_trained(self):
         """The largest number of rows of a shard: its batches are the steps of an epoch."""

@@ -304,7 +304,8 @@ class ShardTrainer(RoundTrainer):
         model._seed, model.verbose = shard.model._seed, 0
         if model.n_jobs is None:
             model.n_jobs = n_threads
-        optimizer, rows = model._checked_optimizer(), shard.fold(fold)
+        rows = shard.fold(fold)
+        optimizer = model._checked_optimizer(rows.spread)
         made_from = shard, model, fold, n_rounds, n_threads
         super().__init__(made_from, Layout(model, optimizer))
         self._held_out = rows.held_out

@@ -148,7 +148,9 @@ class CFSGD(Optimizer):
         2.0, unless its docstring names another.
     max_step : float, default=None
         The bound 1 / 4L of equation (12) for a token that occurs once in the batch. None is the
-        estimator's default; 0.05, unless its docstring names another.
+        estimator's default; 0.05, unless its docstring names another. ``fit`` of factorization
+        machines divides it by two thirds of the mean square of the rows' weights over their squared
+        mean, if that is above one: the smoothness L of a row's loss grows with the row's weight.
     curvature_cap : float, default=2.0
         Bound of the rate times L_k. ``numpy.inf`` turns it off, except for the intercept, which
         is part of every row: its bound is at most 2.

@@ -23,7 +23,8 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning, FitFailedWarning, NotFittedError
-from sklearn.metrics import log_loss, r2_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, r2_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, train_test_split
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, OneHotEncoder
@@ -39,7 +40,7 @@ from freqfm import (
 from freqfm.datasets import RowStream, make_clicks, make_interactions
 from freqfm.estimators.training import Attempt, EpochLoop, Phase, TrainingTask
 from freqfm.initializers import Normal
-from freqfm.optimizers import FASGD, OPTIMIZERS, SGD
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD
 
 # Continuing
 
@@ -336,6 +337,38 @@ def test_rows_of_weight_zero_are_no_rows(n_classes):
         model = FMClassifier(2, max_iter=2, n_iter_no_change=None, random_state=0, **options)
         some = clone(model).fit(X[kept], y[kept], weight[kept])
         assert_same_model(model.fit(X, y, weight), some)
+
+
+def test_rows_of_unequal_weights_shorten_the_first_steps():
+    rng = np.random.default_rng(1)
+    ids = np.column_stack([rng.zipf(1.3, 20_000) % 2000, rng.zipf(1.3, 20_000) % 300])
+    score = 0.4 * rng.normal(size=2000)[ids[:, 0]] + 0.6 * rng.normal(size=300)[ids[:, 1]]
+    rare = (rng.random(len(ids)) < 1 / (1 + np.exp(4 - score))).astype(int)
+    X, test, y, y_test = train_test_split(OneHotEncoder().fit_transform(ids), rare, random_state=0)
+    ours, theirs = (
+        roc_auc_score(y_test, model.fit(X, y).decision_function(test))
+        for model in (
+            FMClassifier(4, class_weight="balanced", random_state=0),
+            LogisticRegression(C=0.1, class_weight="balanced", max_iter=1000),
+        )
+    )
+    assert ours > theirs
+
+    weight = 1.0 + 7 * y
+    spread = np.mean(weight**2) / np.mean(weight) ** 2
+    options = {"max_iter": 2, "early_stopping": False, "random_state": 0}
+    even = 1.0 + 2 * y  # a row of weight 3 is three rows
+    for weights, bound in ((weight, 0.05 / (spread / 1.5)), (even, 0.05)):
+        given = FMClassifier(4, optimizer=CFSGD(max_step=bound), **options).fit(X, y, weights)
+        assert_same_model(FMClassifier(4, **options).fit(X, y, weights), given)
+        # As do those of a stream.
+        halves = (slice(None, 7000), slice(7000, None))
+        chunks = [(X[half], y[half], weights[half]) for half in halves]
+        stream = RowStream(lambda chunks=chunks: iter(chunks))
+        assert_same_model(
+            FMClassifier(4, **options).fit(stream),
+            FMClassifier(4, optimizer=CFSGD(max_step=bound), **options).fit(stream),
+        )
 
 
 def test_given_validation_set_equals_the_same_split(log):

@@ -24,7 +24,7 @@ from freqfm._input.validation import (
 )
 from freqfm._machine import aligned_copy
 from freqfm._signals import hold_signals
-from freqfm.estimators.fm.targets import RunningBaseScore, check_labels
+from freqfm.estimators.fm.targets import RunningBaseScore, check_labels, sum_of_squares
 from freqfm.estimators.fm.trainer import ModelTask, TrainingRows, checked_score, score_of_constant
 from freqfm.estimators.training import check_finite
 
@@ -168,6 +168,7 @@ class StreamSurvey(NamedTuple):
     n_rows: int  #: of positive weight
     n_chunks: int
     weight: float  #: of all rows
+    spread: float  #: of weights, see ``spread_of``
     n_features: int  #: of the widest chunk
     counts: np.ndarray  #: (n_features,), float64, weight of the rows that hold each feature
     targets: object  #: a collector of targets
@@ -252,7 +253,7 @@ def survey_stream(model, stream):
     """Return the ``StreamSurvey`` of a pass over a stream, whose encoder learns meanwhile."""
     targets = (_Classes if model._of_classes else _Numbers)(model)
     probe, counts = copy.copy(model), np.zeros(0)
-    n_read = n_rows = n_chunks = total = 0
+    n_read = n_rows = n_chunks = total = squares = 0
     for chunk in stream.epoch(0, learn=True):
         given, y, weight = as_triple(chunk)
         X, y = validate_rows(probe, given, y, reset=True, y_numeric=is_regressor(model))
@@ -268,12 +269,14 @@ def survey_stream(model, stream):
         n_rows += int(np.count_nonzero(weight))
         n_chunks += 1
         total += float(weight.sum())
+        squares += sum_of_squares(weight)
     if not n_rows:
         raise ValueError(
             "X is a stream without a row of positive weight; give one with rows that can be read "
             "again: a function that returns a new iterator every time, not an iterator."
         )
-    return StreamSurvey(n_read, n_rows, n_chunks, total, len(counts), counts, targets)
+    spread = n_rows * squares / total**2
+    return StreamSurvey(n_read, n_rows, n_chunks, total, spread, len(counts), counts, targets)
 
 
 def _weights_of(weight, X):

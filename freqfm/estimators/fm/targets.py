@@ -243,6 +243,17 @@ class ClassTargets(ClassifierMixin):
         return self.classes_[best]
 
 
+def sum_of_squares(weight):
+    """Return the sum of squared weights, float64."""
+    return float(np.einsum("i,i->", weight, weight, dtype=np.float64))
+
+
+def spread_of(weight):
+    """Return the mean square of weights, divided by their squared mean; zeros are no weights."""
+    total = weight.sum(dtype=np.float64)
+    return np.count_nonzero(weight) * sum_of_squares(weight) / total**2
+
+
 def balanced_weights(totals):
     """Return the weights of classes with which all weigh the same, given the weight of each."""
     found = totals > 0

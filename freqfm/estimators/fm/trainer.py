@@ -10,7 +10,7 @@ from freqfm import backends
 from freqfm._input.rows import take_rows
 from freqfm._input.validation import count_columns, count_threads
 from freqfm.backends.base import DenseTraining, FMObjective, FMProblem, RankedTraining, Snapshot
-from freqfm.estimators.fm.targets import base_score
+from freqfm.estimators.fm.targets import base_score, spread_of
 from freqfm.estimators.training import TrainingTask
 from freqfm.losses import Loss
 
@@ -47,6 +47,11 @@ class TrainingRows(NamedTuple):
     def n_outputs(self):
         """The number of outputs: targets of each row."""
         return len(self.target)
+
+    @property
+    def spread(self):
+        """Of the weights of the rows that are trained on, see ``spread_of``."""
+        return spread_of(self.of_trained(self.weight))
 
     def count_tokens(self):
         """Return the weight of the rows that hold each token, among those trained on."""
