@@ -33,10 +33,10 @@ def pair_of_neighbors(X, totals, model):
     ----------
     X : csr_array
     totals : ndarray of shape (n_items,)
-        Of all users, see ``ItemKNNRecommender.weighted``.
+        Of all users, see ``item_knn.weighted``.
     model : ItemKNNRecommender
     """
-    rows = sparse.csr_array(model.weighted(with_one_index_type(X).T.tocsr(), totals))
+    rows = sparse.csr_array(item_knn.weighted(model, with_one_index_type(X).T.tocsr(), totals))
     return rows, with_one_index_type(rows.T.tocsr()), row_sums(rows, np.square)
 
 
@@ -47,8 +47,8 @@ def pair_of_graph(X, sums):
 
 
 def totals_in(X, model):
-    """Return the sums of ``ItemKNNRecommender.totals`` over some users."""
-    return model.totals(with_one_index_type(X).T.tocsr())
+    """Return the sums of ``item_knn.totals_of`` over some users."""
+    return item_knn.totals_of(model, with_one_index_type(X).T.tocsr())
 
 
 def sums_of_roots(X):
@@ -196,15 +196,16 @@ class EASERecommender(ClosedFormOnCluster, ease.EASERecommender):
     _local, _on_workers = ease.EASERecommender, EASEOfWorkers
 
     def _item_weights(self, X):
-        lengths, k = np.concatenate(X.lengths), self.count_neighbors(X.shape[1])
-        tables = np.split(self.weights_of_users(lengths), X.bounds[1:-1])
+        lengths, k = np.concatenate(X.lengths), ease.neighbors_of(self, X.shape[1])
+        tables = np.split(ease.weights_of_users(self, lengths), X.bounds[1:-1])
         pairs = X.each(pair_of_ease, tables)
         squares = sum(X.cluster.gather(X.cluster.submit_each(itemgetter(2), pairs, X.homes)))
         if k is None:
-            return self.regressed(self._all_products(X, pairs), squares, lengths)
+            return ease.regressed(self, self._all_products(X, pairs), squares, lengths)
         scales = ease.scales_of(squares)
         found, scaled = self._best(X, pairs, scales, ease.n_similar(k, len(scales)))
-        return self.regressed(ease.similar_products(found, scaled, scales, k), squares, lengths)
+        similar = ease.similar_products(found, scaled, scales, k)
+        return ease.regressed(self, similar, squares, lengths)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -262,12 +263,12 @@ class ItemKNNRecommender(ClosedFormOnCluster, item_knn.ItemKNNRecommender):
 
     def _item_weights(self, X):
         n_items, model = X.shape[1], self._new(self._local)
-        self.item_power_ = self.power(X)
+        self.item_power_ = item_knn.power_of(self, X)
         sums = sum(X.gathered(sums_of_roots))
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         totals = sum(X.gathered(partial(totals_in, model=model)))
         pairs = X.each(partial(pair_of_neighbors, model=model), [totals] * len(X.parts))
-        if self.has_unit_rows:
+        if self.weighting in item_knn.OF_UNIT_ROWS:
             squares = sum(X.cluster.gather(X.cluster.submit_each(itemgetter(2), pairs, X.homes)))
             lengths = np.sqrt(np.where(squares > 0, squares, 1))
         else:
@@ -336,7 +337,7 @@ class GraphFilterRecommender(ClosedFormOnCluster, graph_filter.GraphFilterRecomm
     _local, _on_workers = graph_filter.GraphFilterRecommender, GraphFilterOfWorkers
 
     def _item_weights(self, X):
-        n, sums = self.count_components(X.shape), X.sums(0)
+        n, sums = graph_filter.count_components(self, X.shape), X.sums(0)
         products = self._all_products(X, X.each(pair_of_graph, [sums] * len(X.parts)))
         graph = graph_filter.graph_of(products, n, draw_seed(self.random_state))
-        return self.filtered(X, sums, graph)
+        return graph_filter.filtered(self, X, sums, graph)

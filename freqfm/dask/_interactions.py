@@ -15,7 +15,7 @@ from freqfm._messages import shown
 from freqfm.backends.support import check
 from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import Cluster, ComputedRows, is_frame
-from freqfm.dask._users import RecommenderOnCluster, are_for_all, write_all
+from freqfm.dask._users import RecommenderOnCluster, are_for_all, known_to, write_all
 from freqfm.estimators.interactions import recommender
 from freqfm.estimators.interactions.encoding import matrix_of, values_of
 from freqfm.estimators.interactions.recommender import some_values, usual_weights
@@ -177,7 +177,7 @@ class InteractionRecommender(recommender.InteractionRecommender):
             self._train(X, "fit", reset=True)
         finally:
             vars(self).pop("_known", None)
-        known = self.estimator_.known("fit").signed
+        known = known_to(self.estimator_, "fit").signed
         values = known.gathered(partial(some_weights, n_all=known.nnz), known.firsts)
         self._usual_weight, self._usual_dislike = usual_weights(np.concatenate(values))
         return self

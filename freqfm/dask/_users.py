@@ -219,7 +219,7 @@ def write_all(recommender, model, path, options):
     path : path-like
     options : dict
     """
-    known, path = recommender.known("recommend_to"), Path(check_path("path", path))
+    known, path = known_to(recommender, "recommend_to"), Path(check_path("path", path))
     disliked, n_shards = known.disliked or [None] * len(known.parts), len(known.parts)
     folders = [path / f"shard-{i:05d}-of-{n_shards:05d}" for i in range(n_shards)]
     path.mkdir(parents=True, exist_ok=True)
@@ -475,18 +475,8 @@ class RecommenderOnCluster(OnCluster, WithRemoteHistory):
         """
         model = super().to_local()
         if hasattr(self, "_history"):
-            model._remember(self.known("to_local").local())
+            model._remember(known_to(self, "to_local").local())
         return model
-
-    def known(self, wanted):
-        """Return the interactions on the workers, for what a message names."""
-        if not hasattr(self, "_interactions"):
-            raise RuntimeError(
-                f"{wanted} needs the interactions of fit, which are on workers and were not "
-                f"pickled with this {type(self).__name__}; fit it again, or call to_local() before "
-                f"it is stored."
-            )
-        return self._interactions
 
     def recommend_to(self, path, users=None, *, n_recommendations=None, **options):
         """Recommend to many users, and write their lists to a folder of Parquet files.
@@ -513,10 +503,10 @@ class RecommenderOnCluster(OnCluster, WithRemoteHistory):
         return write_all(self, OnCluster.to_local(self), path, options)
 
     def _histories_of(self, users):
-        return self.known("recommend(users=...)").rows(users)
+        return known_to(self, "recommend(users=...)").rows(users)
 
     def _with_dislikes(self, X, users):
-        return with_dislikes(X, self.known("recommend(users=...)").disliked_rows(users))
+        return with_dislikes(X, known_to(self, "recommend(users=...)").disliked_rows(users))
 
     def _validate_history(self, X, reset=False):
         if dask.is_dask_collection(X):
@@ -573,3 +563,14 @@ class RecommenderOnCluster(OnCluster, WithRemoteHistory):
         sums = self._of_partitions(ndcg_sums, X, {"y": y}, n_axes=(1, 2))
         total, n_users = np.sum(sums, axis=0)
         return float(total / n_users) if n_users else float("nan")
+
+
+def known_to(recommender, wanted):
+    """Return the interactions on the workers, for what a message names."""
+    if not hasattr(recommender, "_interactions"):
+        raise RuntimeError(
+            f"{wanted} needs the interactions of fit, which are on workers and were not pickled "
+            f"with this {type(recommender).__name__}; fit it again, or call to_local() before it "
+            f"is stored."
+        )
+    return recommender._interactions

@@ -4,6 +4,9 @@ import inspect
 import subprocess
 import sys
 
+import pytest
+from sklearn.base import BaseEstimator
+
 import freqfm
 from freqfm._docs import _entries, _sections, described_like
 
@@ -41,6 +44,34 @@ def test_defaults_are_those_of_the_signature():
             first = entries[parameter.name].split("\n")[0]
             told = first.rpartition("default=")[2].strip('"').replace("1e-4", "0.0001")
             assert told == str(parameter.default), (name, first)
+
+
+# The methods and properties that pages of estimators list, beside parameters and what is learned.
+METHODS = {
+    "fit", "partial_fit", "fit_transform", "transform", "predict", "predict_proba",
+    "predict_log_proba", "decision_function", "score", "explain", "feature_importances",
+    "interaction_strengths", "up_to_rank", "recommend", "recommend_to", "predict_pairs",
+    "similar_items", "similar_users", "export_vectors", "without_optimizer_state", "for_serving",
+    "get_params", "set_params", "set_output", "get_feature_names_out", "set_fit_request",
+    "set_score_request", "set_partial_fit_request", "set_transform_request", "to_local",
+    "most_similar", "doesnt_match", "save_word2vec_format", "load_word2vec_format",
+}  # fmt: skip
+
+
+def test_estimators_have_no_public_methods_but_these():
+    modules = freqfm, pytest.importorskip("freqfm.dask")
+    public = (getattr(module, name) for module in modules for name in module.__all__)
+    estimators = [cls for cls in public if inspect.isclass(cls) and issubclass(cls, BaseEstimator)]
+    parameters = {name for cls in estimators for name in inspect.signature(cls).parameters}
+    found = {
+        name
+        for cls in estimators
+        for base in inspect.getmro(cls)
+        if base.__module__.startswith("freqfm")
+        for name in vars(base)
+        if not name.startswith("_") and not name.endswith("_")
+    }
+    assert len(estimators) > 35 and found - parameters == METHODS
 
 
 def whole(a, b, c=1):

@@ -163,8 +163,8 @@ class EASERecommender(ItemWeightsRecommender):
     n_neighbors: int | str | None = "auto"
 
     def _item_weights(self, X):
-        lengths, k = np.diff(X.indptr), self.count_neighbors(X.shape[1])
-        weighted = weighted_rows(X, self.weights_of_users(lengths))
+        lengths, k = np.diff(X.indptr), neighbors_of(self, X.shape[1])
+        weighted = weighted_rows(X, weights_of_users(self, lengths))
         squares = squares_of(X, weighted)
         if k is None:
             announce(self.verbose, f"multiplying all pairs of {X.shape[1]:,} items")
@@ -172,54 +172,58 @@ class EASERecommender(ItemWeightsRecommender):
         else:
             options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
             products = _products_of_similar(X, weighted, squares, k, **options)
-        return self.regressed(products, squares, lengths)
+        return regressed(self, products, squares, lengths)
 
-    def count_neighbors(self, n_items):
-        """Return how many neighbors an item has; None is all others, if these fit into memory."""
-        k = count_neighbors(self.n_neighbors, n_items, _N_NEIGHBORS)
-        if k is None:
-            check_memory(
-                4 * n_items**2,
-                f"n_neighbors=None for {n_items:,} items",
-                "Set n_neighbors, to 100 for instance.",
-            )
-        return k
 
-    def weights_of_users(self, lengths):
-        """Return the weights of users by how many items they have; the mean interaction has 1."""
-        of_users = np.maximum(lengths, 1.0) ** -self.user_power
-        return of_users * (lengths.sum() / (of_users @ lengths))
+def neighbors_of(model, n_items):
+    """Return how many neighbors an item has; None is all others, if these fit into memory."""
+    k = count_neighbors(model.n_neighbors, n_items, _N_NEIGHBORS)
+    if k is None:
+        check_memory(
+            4 * n_items**2,
+            f"n_neighbors=None for {n_items:,} items",
+            "Set n_neighbors, to 100 for instance.",
+        )
+    return k
 
-    def regressed(self, products, squares, lengths):
-        """Return the weights between items.
 
-        Parameters
-        ----------
-        products : csr_array of shape (n_items, n_items), or tuple
-            Products of the columns of the matrix and of the weighted one; or, with neighbors, what
-            ``similar_products`` returns.
-        squares : ndarray of shape (n_items,)
-            The products of items with themselves.
-        lengths : ndarray of shape (n_users,)
-            How many items users have.
-        """
-        self.regularization_ = self.regularization
-        if self.regularization == "auto":
-            self.regularization_ = 2 * lengths.sum() / np.count_nonzero(lengths)
-        penalties = self.regularization_ + squares * (self.dropout / (1 - self.dropout))
-        k = self.count_neighbors(len(squares))
-        if k is None:
-            weights, left = _regress_on_all(products, squares + penalties, self.verbose)
-        else:
-            options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
-            weights, left = _regress_on_similar(*products, squares + penalties, k, **options)
-        # The penalty's share of what the other items leave of an item, c_j P_jj.
-        shares = penalties / np.maximum(left, np.finfo(np.float32).tiny)
-        scales = np.where(1 - shares > self.diagonal, 1 - self.diagonal, shares)
-        counts = np.maximum(squares, 1) ** self.item_power
-        weights.data *= np.repeat(counts, np.diff(weights.indptr)).astype(np.float32)
-        weights.data *= (scales / counts).astype(np.float32)[weights.indices]
-        return weights
+def weights_of_users(model, lengths):
+    """Return the weights of users by how many items they have; the mean interaction has 1."""
+    of_users = np.maximum(lengths, 1.0) ** -model.user_power
+    return of_users * (lengths.sum() / (of_users @ lengths))
+
+
+def regressed(model, products, squares, lengths):
+    """Return the weights between items.
+
+    Parameters
+    ----------
+    model : EASERecommender
+    products : csr_array of shape (n_items, n_items), or tuple
+        Products of the columns of the matrix and of the weighted one; or, with neighbors, what
+        ``similar_products`` returns.
+    squares : ndarray of shape (n_items,)
+        The products of items with themselves.
+    lengths : ndarray of shape (n_users,)
+        How many items users have.
+    """
+    model.regularization_ = model.regularization
+    if model.regularization == "auto":
+        model.regularization_ = 2 * lengths.sum() / np.count_nonzero(lengths)
+    penalties = model.regularization_ + squares * (model.dropout / (1 - model.dropout))
+    k = neighbors_of(model, len(squares))
+    if k is None:
+        weights, left = _regress_on_all(products, squares + penalties, model.verbose)
+    else:
+        options = {"n_threads": count_threads(model.n_jobs), "verbose": model.verbose}
+        weights, left = _regress_on_similar(*products, squares + penalties, k, **options)
+    # The penalty's share of what the other items leave of an item, c_j P_jj.
+    shares = penalties / np.maximum(left, np.finfo(np.float32).tiny)
+    scales = np.where(1 - shares > model.diagonal, 1 - model.diagonal, shares)
+    counts = np.maximum(squares, 1) ** model.item_power
+    weights.data *= np.repeat(counts, np.diff(weights.indptr)).astype(np.float32)
+    weights.data *= (scales / counts).astype(np.float32)[weights.indices]
+    return weights
 
 
 def weighted_rows(X, of_users):

@@ -208,41 +208,16 @@ class GraphFilterRecommender(ItemWeightsRecommender):
 
     def _item_weights(self, X):
         sums = sum_columns(X)
-        return self.filtered(X, sums, self._decomposed(X, sums))
-
-    def filtered(self, X, sums, graph):
-        """Return the weights between items by Interactions, the sums of items, and their Graph."""
-        self.noise_edge_ = noise_edge(X, self.item_counts_)
-        self.regularization_, self.item_power_ = self.regularization, self.item_power
-        if self.regularization == "auto":
-            self.regularization_ = self.noise_edge_ * float(np.exp(_GROWTH * self.noise_edge_))
-        if self.item_power == "auto":
-            self.item_power_ = min(_LEAST_POWER + self.noise_edge_, _MOST_POWER)
-        self.eigenvalues_ = graph.eigenvalues
-        powers = np.where(sums > 0, sums, 1) ** self.item_power_
-        found, weights = self._filter(graph, powers)
-        return listed_rows(found, weights, X.shape[1])
+        return filtered(self, X, sums, self._decomposed(X, sums))
 
     def _decomposed(self, X, sums):
         """Return the graph of items and its leading eigenvectors."""
-        n = self.count_components(X.shape, X.shape[0] if X.nnz <= _MANY else _ROWS)
+        n = count_components(self, X.shape, X.shape[0] if X.nnz <= _MANY else _ROWS)
         matrix = divided_by_sums(X, sums)
         with single_threaded_blas():
             find = _eigenvectors if X.nnz <= _MANY else _eigenvectors_of_many
             vectors, values = find(matrix, n, draw_seed(self.random_state))
         return Graph(partial(_products, matrix), vectors, values, _components_of(X))
-
-    def count_components(self, shape, n_rows=0):
-        """Return how many eigenvectors are found, with a table of so many users at a time."""
-        n, n_items = min(int(self.n_components), *shape), shape[1]
-        check_memory(
-            n * (min(n_rows, shape[0]) + n_items) + n_items * self._n_kept(n_items),
-            f"n_components={n} and n_neighbors={self.n_neighbors} for {shape[0]:,} users and "
-            f"{n_items:,} items",
-            "Set fewer.",
-        )
-        announce(self.verbose, f"finding {n} eigenvectors of items")
-        return n
 
     def _respond(self, p):
         """Return the response to eigenvalues."""
@@ -288,6 +263,33 @@ class GraphFilterRecommender(ItemWeightsRecommender):
         options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
         run_blocks(best, n_items, step, phase="filtering items", **options)
         return found, weights
+
+
+def filtered(model, X, sums, graph):
+    """Return the weights between items by Interactions, the sums of items, and their Graph."""
+    model.noise_edge_ = noise_edge(X, model.item_counts_)
+    model.regularization_, model.item_power_ = model.regularization, model.item_power
+    if model.regularization == "auto":
+        model.regularization_ = model.noise_edge_ * float(np.exp(_GROWTH * model.noise_edge_))
+    if model.item_power == "auto":
+        model.item_power_ = min(_LEAST_POWER + model.noise_edge_, _MOST_POWER)
+    model.eigenvalues_ = graph.eigenvalues
+    powers = np.where(sums > 0, sums, 1) ** model.item_power_
+    found, weights = model._filter(graph, powers)
+    return listed_rows(found, weights, X.shape[1])
+
+
+def count_components(model, shape, n_rows=0):
+    """Return how many eigenvectors are found, with a table of so many users at a time."""
+    n, n_items = min(int(model.n_components), *shape), shape[1]
+    check_memory(
+        n * (min(n_rows, shape[0]) + n_items) + n_items * model._n_kept(n_items),
+        f"n_components={n} and n_neighbors={model.n_neighbors} for {shape[0]:,} users and "
+        f"{n_items:,} items",
+        "Set fewer.",
+    )
+    announce(model.verbose, f"finding {n} eigenvectors of items")
+    return n
 
 
 def divided_by_sums(X, sums):

@@ -24,6 +24,9 @@ from freqfm.estimators.recommenders.interactions import noise_edge
 # without noise, and the largest.
 _GROWTH, _LEAST_POWER, _MOST_POWER = 2.0, -0.25, 0.5
 
+# The weightings whose weighted values of an item are divided by their length.
+OF_UNIT_ROWS = "cosine", "tfidf"
+
 
 @dataclass(eq=False, repr=False)
 class ItemKNNRecommender(ItemWeightsRecommender):
@@ -157,7 +160,7 @@ class ItemKNNRecommender(ItemWeightsRecommender):
             f"n_neighbors={self.n_neighbors} for {n_items:,} items and {X.nnz:,} interactions",
             "Set fewer neighbors, or leave out items with few interactions.",
         )
-        self.item_power_ = self.power(X)
+        self.item_power_ = power_of(self, X)
         X = with_one_index_type(X)
         sums = column_sums(X, np.sqrt)
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
@@ -176,53 +179,52 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         scores /= powers[:, None] ** 2
         return listed_rows(found, scores, n_items)
 
-    def power(self, X):
-        """Return the power of items' popularity, by Interactions or their matrix."""
-        if self.item_power != "auto":
-            return float(self.item_power)
-        if self.weighting != "conditional":
-            return 0.0
-        edge = noise_edge(X, self.item_counts_)
-        return min(_LEAST_POWER + _GROWTH * edge, _MOST_POWER)
-
     def _compared_rows(self, X):
         rows = X.T.tocsr()
-        compared = self.weighted(rows, self.totals(rows))
-        return unit_rows(compared) if self.has_unit_rows else compared
+        compared = weighted(self, rows, totals_of(self, rows))
+        return unit_rows(compared) if self.weighting in OF_UNIT_ROWS else compared
 
-    @property
-    def has_unit_rows(self):
-        """Whether the weighted values of an item are divided by their length."""
-        return self.weighting in ("cosine", "tfidf")
 
-    def totals(self, rows):
-        """Return the sums over users that ``weighted`` needs: of roots, or of the values."""
-        if self.weighting == "conditional":
-            return row_sums(rows, np.sqrt)
-        return row_sums(rows)
+def power_of(model, X):
+    """Return the power of items' popularity, by Interactions or their matrix."""
+    if model.item_power != "auto":
+        return float(model.item_power)
+    if model.weighting != "conditional":
+        return 0.0
+    edge = noise_edge(X, model.item_counts_)
+    return min(_LEAST_POWER + _GROWTH * edge, _MOST_POWER)
 
-    def weighted(self, rows, totals):
-        """Return the weighted values of items before they are divided by their length.
 
-        Parameters
-        ----------
-        rows : csr_array of shape (n_items, n)
-            All values of some users.
-        totals : ndarray of shape (n_items,)
-            What ``totals`` returns for all users.
-        """
-        if self.weighting == "cosine":
-            return rows
-        n_items, n_users = rows.shape
-        if self.weighting == "conditional":
-            roots = np.sqrt(rows.data)
-            of_users = np.bincount(rows.indices, roots, n_users)[rows.indices]
-            of_items = np.repeat(totals, np.diff(rows.indptr))
-            return with_data(rows, roots / of_users**0.25 / np.sqrt(of_items))
-        of_users = np.log(n_items / (1 + np.bincount(rows.indices, minlength=n_users)))
-        of_users = np.maximum(0, of_users)[rows.indices]
-        if self.weighting == "tfidf":
-            return with_data(rows, np.sqrt(rows.data) * of_users)
-        k1, b = float(self.bm25_k1), float(self.bm25_b)
-        lengths = np.repeat(1 - b + b * totals / totals.mean(), np.diff(rows.indptr))
-        return with_data(rows, of_users * rows.data * (k1 + 1) / (rows.data + k1 * lengths))
+def totals_of(model, rows):
+    """Return the sums over users that ``weighted`` needs: of roots, or of the values."""
+    if model.weighting == "conditional":
+        return row_sums(rows, np.sqrt)
+    return row_sums(rows)
+
+
+def weighted(model, rows, totals):
+    """Return the weighted values of items before they are divided by their length.
+
+    Parameters
+    ----------
+    model : ItemKNNRecommender
+    rows : csr_array of shape (n_items, n)
+        All values of some users.
+    totals : ndarray of shape (n_items,)
+        What ``totals_of`` returns for all users.
+    """
+    if model.weighting == "cosine":
+        return rows
+    n_items, n_users = rows.shape
+    if model.weighting == "conditional":
+        roots = np.sqrt(rows.data)
+        of_users = np.bincount(rows.indices, roots, n_users)[rows.indices]
+        of_items = np.repeat(totals, np.diff(rows.indptr))
+        return with_data(rows, roots / of_users**0.25 / np.sqrt(of_items))
+    of_users = np.log(n_items / (1 + np.bincount(rows.indices, minlength=n_users)))
+    of_users = np.maximum(0, of_users)[rows.indices]
+    if model.weighting == "tfidf":
+        return with_data(rows, np.sqrt(rows.data) * of_users)
+    k1, b = float(model.bm25_k1), float(model.bm25_b)
+    lengths = np.repeat(1 - b + b * totals / totals.mean(), np.diff(rows.indptr))
+    return with_data(rows, of_users * rows.data * (k1 + 1) / (rows.data + k1 * lengths))
