@@ -18,7 +18,7 @@ from freqfm.estimators.recommenders.fold_in import N_STEPS, UserLoss
 from freqfm.estimators.recommenders.gradient import GradientRecommender
 from freqfm.estimators.recommenders.interactions import InteractionHistory
 from freqfm.estimators.recommenders.trained import TrainedRecommender
-from freqfm.losses import BPR, BSL, CCL, MACR, MAWU, RANKING_LOSSES, WARP, DirectAU
+from freqfm.losses import BPR, BSL, CCL, MAWU, RANKING_LOSSES, DirectAU
 from freqfm.temperatures import AdapTau
 
 X = make_interactions(40, 25, 300, random_state=0)
@@ -65,8 +65,9 @@ def loss_of(model):
         users, items, length = unit(users), unit(items), 1.0
     others, constant = items, 1.0
     # Losses of other families than that of pairs fold users in by BPR.
-    of_pair = {CCL: "ccl", WARP: "warp", MACR: "macr"}.get(type(loss), "bpr")
-    pairwise = reference.mf.PAIR_LOSSES[of_pair] if loss.fold_in_pairwise else None
+    name = next((name for name, cls in RANKING_LOSSES.items() if cls is type(loss)), None)
+    of_pair = reference.mf.PAIR_LOSSES.get(name, reference.mf.PAIR_LOSSES["bpr"])
+    pairwise = of_pair if loss.fold_in_pairwise else None
     if loss.family == "alignment":
         others, constant = users, loss.gammas[0]
         positive, inverse = 1.0 if isinstance(loss, MAWU) else 2.0, 4.0

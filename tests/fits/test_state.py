@@ -107,11 +107,7 @@ def pairs_of(task, axis):
     """Return how many of a trainer's interactions each user, or item, has."""
     if axis == "items":
         return count_columns(task.X)
-    lengths = np.diff(task.X.indptr)
-    backbone, owners = task.components.backbone, np.arange(len(lengths))
-    if getattr(backbone, "_has_context", False):
-        owners = backbone.terms()[0]
-    return np.bincount(owners, lengths, minlength=len(task.model._of_users))
+    return np.diff(task.interactions.by_user.indptr)
 
 
 @pytest.fixture

@@ -46,6 +46,22 @@ def test_defaults_are_those_of_the_signature():
             assert told == str(parameter.default), (name, first)
 
 
+AXES = "losses optimizers samplers temperatures initializers backbones auxiliary"
+
+
+def test_all_parameters_have_a_constraint_and_a_text():
+    modules = freqfm, *(getattr(freqfm, name) for name in AXES.split())
+    public = [getattr(module, name) for module in modules for name in module.__all__]
+    classes = [cls for cls in public if inspect.isclass(cls) and issubclass(cls, BaseEstimator)]
+    assert len(classes) > 60
+    for cls in classes:
+        parameters = set(inspect.signature(cls).parameters)
+        entries = _entries(_sections(cls.__doc__ or "").get("Parameters", ""))
+        assert {name for names in entries for name in names.split(", ")} == parameters, cls
+        # WithFields, which has none, looks at what its encoder can do.
+        assert parameters <= set(getattr(cls, "_parameter_constraints", ["encoder"])), cls
+
+
 # The methods and properties that pages of estimators list, beside parameters and what is learned.
 METHODS = {
     "fit", "partial_fit", "fit_transform", "transform", "predict", "predict_proba",

@@ -238,7 +238,8 @@ class RecommenderTrainer(TrainingTask):
     """
 
     def __init__(self, model, components, interactions, known, score, n_threads):
-        self.model, self.components, self.X = model, components, interactions.X
+        self.model, self.components = model, components
+        self.interactions, self.X = interactions, interactions.X
         self._known, self._score, self._n_threads = known, score, n_threads
         self.optimizer, self._seed = components.optimizer, int(model._seed)
         self.tables, self.training = model._tables(), model._training
