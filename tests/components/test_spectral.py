@@ -8,10 +8,10 @@ from reference.vae import unit
 from scipy import sparse
 
 import freqfm.dask
-from freqfm import FastVAERecommender, FMClassifier, MFRecommender, Word2Vec
+from freqfm import FastVAERecommender, FMClassifier, MFRecommender, Word2Vec, initializers
 from freqfm.backbones import Features, LightGCN
 from freqfm.datasets import make_interactions
-from freqfm.initializers import PRISM, Normal, Spectral, XavierUniform, _base
+from freqfm.initializers import PRISM, Normal, Spectral, XavierUniform
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 
@@ -67,9 +67,9 @@ def test_many_interactions_get_the_same_directions(monkeypatch):
         X.resize(shape[0] + 7, shape[1] + 5)
         exact = directions(X, 12, n_iter=60)
         with monkeypatch.context() as patched:
-            patched.setattr(_base, "_MANY", 0)
-            patched.setattr(_base, "_ITERATIONS_OF_MANY", 60)
-            patched.setattr(_base, "_EXACT_ROWS", 100)
+            patched.setattr(initializers, "_MANY", 0)
+            patched.setattr(initializers, "_ITERATIONS_OF_MANY", 60)
+            patched.setattr(initializers, "_EXACT_ROWS", 100)
             many, again = (directions(X, 12, n_threads, n_iter=60) for n_threads in (1, 2))
         for side, rows in exact.items():
             assert_array_equal(many[side], again[side])
@@ -78,8 +78,8 @@ def test_many_interactions_get_the_same_directions(monkeypatch):
 
 
 def test_many_interactions_with_fewer_directions_than_components(monkeypatch):
-    monkeypatch.setattr(_base, "_MANY", 0)
-    monkeypatch.setattr(_base, "_EXACT_ROWS", 4)
+    monkeypatch.setattr(initializers, "_MANY", 0)
+    monkeypatch.setattr(initializers, "_EXACT_ROWS", 4)
     found = directions(two_groups(), 8)
     users, items = found["user"], found["item"]
     assert_allclose(users[:12] @ items[:10].T, np.kron(np.eye(2), np.ones((6, 5))), atol=1e-3)

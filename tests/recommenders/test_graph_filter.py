@@ -6,11 +6,10 @@ from helpers import check_matrix_recommender, each, weighted_interactions
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
-from freqfm import GraphFilterRecommender
+from freqfm import GraphFilterRecommender, initializers
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.closed_form import base as item_weights
 from freqfm.estimators.recommenders.closed_form import graph_filter
-from freqfm.initializers import _base as initializers
 
 
 @pytest.fixture(scope="module")

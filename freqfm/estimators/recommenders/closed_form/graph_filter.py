@@ -26,7 +26,7 @@ from freqfm.estimators.recommenders.closed_form.base import (
     with_data,
 )
 from freqfm.estimators.recommenders.interactions import noise_edge
-from freqfm.initializers._base import orthonormal, rotated
+from freqfm.initializers import orthonormal, rotated
 
 # With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 500
