@@ -147,13 +147,12 @@ def csr_of_parts(parts, shape):
     parts.reverse()
     while parts:
         rows, columns, values = parts.pop()
-        order = np.argsort(rows, kind="stable")
-        some, lengths = np.unique(rows, return_counts=True)
-        at = concatenated_ranges(ends[some], lengths)
+        order, lengths = np.argsort(rows, kind="stable"), np.bincount(rows, minlength=shape[0])
+        at = concatenated_ranges(ends, lengths)
         indices[at] = columns[order]
         if data is not None:
             data[at] = 1 if values is None else values[order]
-        ends[some] += lengths
+        ends += lengths
     return csr_of(
         np.ones(len(indices), np.float32) if data is None else data, indices, indptr, shape
     )
