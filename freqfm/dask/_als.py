@@ -21,9 +21,9 @@ from freqfm.dask._users import (
     RecommenderOnCluster,
     WithRemoteHistory,
     among_empty_rows,
-    remembering,
 )
 from freqfm.estimators.recommenders import als
+from freqfm.estimators.recommenders.base import remembering
 from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.state import make_trainable
 

@@ -24,8 +24,9 @@ from freqfm.dask._cluster import (
     partitions_of,
 )
 from freqfm.dask._shards import Layout, merge
+from freqfm.estimators.fm.base import watched_score
 from freqfm.estimators.fm.targets import RunningBaseScore
-from freqfm.estimators.fm.trainer import FMTrainer
+from freqfm.estimators.fm.trainer import FMTrainer, Shard
 from freqfm.estimators.progress import announce
 
 # Bytes of a model that goes with a graph of predictions, through the scheduler, so that no worker's
@@ -252,16 +253,16 @@ class ShardedRows(NamedTuple):
 
     def count_tokens(self):
         """Return the weight of the rows that hold each token."""
-        counts = self.of_shards(_shards.Shard.count_tokens, self.fold)
+        counts = self.of_shards(Shard.count_tokens, self.fold)
         return self.cluster.gather(self.cluster.submit(sum, counts, on=self.homes[0])).copy()
 
-    def target_sums(self, loss, of_classes):
+    def target_sums(self, model):
         """Return the sums of each output's targets, see ``RunningBaseScore``."""
-        sums = self.cluster.gather(self.of_shards(_shards.Shard.target_sums, self.fold))
+        sums = self.cluster.gather(self.of_shards(Shard.target_sums, self.fold))
         total = sums[0].copy()
         for of_shard in sums[1:]:
             for of_output, added in zip(total, of_shard, strict=True):
-                base = RunningBaseScore(loss, of_classes, of_output)
+                base = RunningBaseScore(model, of_output)
                 base.add_sums(*added[[0, 1, 3]], lambda of_shard=added[2]: of_shard)
         return total
 
@@ -434,7 +435,7 @@ class ShardedMachine(Sharded):
         return rows.of_shards(_shards.ShardTrainer, model, rows.fold, self._n_rounds, n_threads)
 
     def _pooled_score(self, scores, weights, means, variances):
-        if self.model._score_name != "r2":
+        if watched_score(self.model) != "r2":
             return float(np.average(scores, weights=weights))
         loss = np.average((1 - scores) * np.where(variances > 0, variances, 1), weights=weights)
         variance = _shards.pooled_variance(weights, means, variances)

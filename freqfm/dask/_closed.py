@@ -267,7 +267,7 @@ class ItemKNNRecommender(ClosedFormOnCluster, item_knn.ItemKNNRecommender):
         sums = sum(X.gathered(sums_of_roots))
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         totals = sum(X.gathered(partial(totals_in, model=model)))
-        pairs = X.each(partial(pair_of_neighbors, model=model), [totals] * len(X.parts))
+        pairs = X.each(partial(pair_of_neighbors, model=model), totals)
         if self.weighting in item_knn.OF_UNIT_ROWS:
             squares = sum(X.cluster.gather(X.cluster.submit_each(itemgetter(2), pairs, X.homes)))
             lengths = np.sqrt(np.where(squares > 0, squares, 1))
@@ -338,6 +338,6 @@ class GraphFilterRecommender(ClosedFormOnCluster, graph_filter.GraphFilterRecomm
 
     def _item_weights(self, X):
         n, sums = graph_filter.count_components(self, X.shape), X.sums(0)
-        products = self._all_products(X, X.each(pair_of_graph, [sums] * len(X.parts)))
+        products = self._all_products(X, X.each(pair_of_graph, sums))
         graph = graph_filter.graph_of(products, n, draw_seed(self.random_state))
         return graph_filter.filtered(self, X, sums, graph)

@@ -10,9 +10,9 @@ from freqfm._sklearn import callbacks_of
 from freqfm.dask import _shards
 from freqfm.dask._base import Merged, ShardedFMTrainer, ShardedRows
 from freqfm.dask._cluster import aligned_partitions
-from freqfm.estimators.fm import by_field, deep, plain
-from freqfm.estimators.fm.base import AUTO_EARLY_STOPPING, CROSS_VALIDATED_BELOW, given_names
+from freqfm.estimators.fm import base, by_field, deep, plain
 from freqfm.estimators.fm.targets import balanced_weights
+from freqfm.estimators.fm.trainer import Shard
 from freqfm.estimators.progress import announce
 from freqfm.estimators.training import FitCallbacks
 
@@ -30,7 +30,7 @@ class ShardedFM(Merged):
         """Bring the rows to their workers and check them, see ``BaseFM._prepare``."""
         if not reset:
             self._check_learned()
-        optimizer, _ = self._checked_optimizer(), self._loss
+        optimizer, _ = base.checked_optimizer(self), self._loss
         if y is None:
             raise ValueError("fit needs y, the targets; got None.")
         parts = aligned_partitions({"X": X}, {"y": y, "sample_weight": sample_weight})
@@ -44,7 +44,7 @@ class ShardedFM(Merged):
         shards = self._checked_shards(cluster, raw, homes, facts, reset)
         n_outputs, sizes = self._n_outputs, [facts[i]["n_weighted"] for i in filled]
         rows = ShardedRows(cluster, shards, homes, n_outputs, sizes)
-        *features, heads = zip(*cluster.gather(rows.of_shards(_shards.Shard.features)), strict=True)
+        *features, heads = zip(*cluster.gather(rows.of_shards(Shard.features)), strict=True)
         self._take_features(list(zip(*features, strict=True)), reset)
         if reset:
             head = None if getattr(self, "fields", 0) is not None else _shards.common_fields(heads)
@@ -72,15 +72,13 @@ class ShardedFM(Merged):
                 weights = balanced_weights(np.bincount(codes, np.concatenate(totals)))
                 model.class_weight = dict(zip(found.tolist(), weights.tolist(), strict=True))
         return [
-            cluster.submit(
-                _shards.Shard, rows, model, _shards.seed_of(self._seed, i), known, on=home
-            )
+            cluster.submit(Shard, rows, model, _shards.seed_of(self._seed, i), known, on=home)
             for i, (rows, home) in enumerate(zip(raw, homes, strict=True))
         ]
 
     def _with_given_validation(self, rows, X_val, y_val, weight):
         """Return the rows with the validation set given to ``fit``, or None without one."""
-        given = given_names(X_val, y_val, weight)
+        given = base.given_names(X_val, y_val, weight)
         if not given:
             return None
         self._check_validation_given(given)
@@ -90,11 +88,11 @@ class ShardedFM(Merged):
         homes = rows.homes[: len(groups)]
         raw = rows.cluster.collected(_shards.collect, parts, groups, homes)
         validated = [
-            rows.cluster.submit(_shards.Shard.validated_on, shard, validation, on=home)
+            rows.cluster.submit(Shard.validated_on, shard, validation, on=home)
             for shard, validation, home in zip(rows.shards, raw, homes, strict=False)
         ]
         shards = [*validated, *rows.shards[len(validated) :]]
-        facts = rows._replace(shards=shards).of_shards(_shards.Shard.facts)
+        facts = rows._replace(shards=shards).of_shards(Shard.facts)
         if not sum(held_out for ((_, held_out),) in rows.cluster.gather(facts)):
             raise ValueError("X_val has no rows of positive weight in any of its partitions.")
         return rows._replace(shards=shards, fold=0, held_out=True)
@@ -104,15 +102,15 @@ class ShardedFM(Merged):
         n_rows, early_stopping, share = sum(rows.sizes), self.early_stopping, None
         if len(rows.shards) > 1:
             if early_stopping == "auto":
-                early_stopping = n_rows >= AUTO_EARLY_STOPPING
+                early_stopping = n_rows >= base.AUTO_EARLY_STOPPING
             if not early_stopping:
                 return [rows]
             share = self.validation_fraction
             if share == "auto":
-                share = 0.1 if n_rows >= CROSS_VALIDATED_BELOW else 0.2
+                share = 0.1 if n_rows >= base.CROSS_VALIDATED_BELOW else 0.2
         announce(self.verbose, "holding out a part of each shard's rows")
-        split = rows._replace(shards=rows.of_shards(_shards.Shard.split, share))
-        facts = rows.cluster.gather(split.of_shards(_shards.Shard.facts))
+        split = rows._replace(shards=rows.of_shards(Shard.split, share))
+        facts = rows.cluster.gather(split.of_shards(Shard.facts))
         folds = []
         for number, of_fold in enumerate(zip(*facts, strict=True)):
             trained, held_out = zip(*of_fold, strict=True)
@@ -123,7 +121,7 @@ class ShardedFM(Merged):
     def _callbacks(self, rows, folds, unfinished):
         hashed = {}
         if unfinished or callbacks_of(self):
-            hashed["X"] = rows.cluster.gather(folds[0].of_shards(_shards.Shard.digest))
+            hashed["X"] = rows.cluster.gather(folds[0].of_shards(Shard.digest))
         return FitCallbacks(self, {"X": None, "y": None}, hashed, self.max_iter, unfinished)
 
     def score(self, X, y, sample_weight=None):

@@ -14,9 +14,10 @@ from freqfm.dask._base import Merged, Sharded
 from freqfm.dask._shards import Layout, Round, RoundTrainer, seed_of
 from freqfm.dask._users import RecommenderOnCluster, WithRemoteHistory
 from freqfm.estimators.recommenders import mf
+from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
-from freqfm.estimators.state import make_trainable
+from freqfm.estimators.state import entries_of, make_trainable
 from freqfm.initializers import Spectral
 
 
@@ -26,7 +27,7 @@ class WorkerModel(WithRemoteHistory, mf.MFRecommender):
 
 def user_arrays(model):
     """Return the arrays that have a row for each user."""
-    arrays = (entry.get(model) for entry in model._learned() if "users" in entry.axes)
+    arrays = (entry.get(model) for entry in entries_of(model) if "users" in entry.axes)
     return [array for array in arrays if array.size]
 
 
@@ -34,7 +35,7 @@ def of_some_users(model, begin, end):
     """Return a copy of a model with some of its users."""
     found = copy.copy(model)
     found._history = None
-    for entry in model._learned():
+    for entry in entries_of(model):
         rows = slice(begin, end) if "users" in entry.axes else slice(None)
         entry.set(found, entry.get(model)[rows].copy())
     return found
@@ -121,13 +122,10 @@ class ShardedMFTrainer(Sharded, MFTrainer):
     _least_rise = 0.1
 
     def __init__(self, model, components, X, held_out):
-        self.model, self.components, self.X = model, components, X
-        self.optimizer, self.divergence_hint = components.optimizer, components.loss.divergence_hint
-        self.tables, self.training = model._tables(), model._training
-        self.inverse_temperatures = model._inverse_temperatures
-        self._held_out, self._proposal, self._thresholds = held_out, None, None
-        layout = Layout(model, components.optimizer)
-        self._start(X.cluster, X.homes, layout)
+        RecommenderTrainer.__init__(self, model, components, X, None, None, None)
+        self._held_out, self._thresholds = held_out, None
+        self.divergence_hint = components.loss.divergence_hint
+        self._start(X.cluster, X.homes, Layout(model, components.optimizer))
 
     def _start_merging(self, n_shards):
         super()._start_merging(n_shards)

@@ -1,4 +1,4 @@
-"""Functions of workers: rows of a shard, their training, and how trained models are merged."""
+"""Functions of workers: partitions of a shard, training, and how trained models are merged."""
 
 import copy
 import threading
@@ -7,23 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 
 from freqfm._input.rows import CarriesFields, with_fields_of
 from freqfm._input.validation import checked_csr, summed_csr
-from freqfm.callbacks._storage import digest
+from freqfm.estimators.fm.base import checked_optimizer
 from freqfm.estimators.fm.targets import check_labels
-from freqfm.estimators.state import COUNTS, LARGEST, MEANS, MOMENTS, SHARES, SUMS
+from freqfm.estimators.fm.trainer import FMTrainer, RawRows, n_weighted
+from freqfm.estimators.state import COUNTS, LARGEST, MEANS, MOMENTS, SHARES, SUMS, entries_of
 from freqfm.formulas import codes
-
-
-class RawRows(NamedTuple):
-    """Rows of a shard as the user gave them."""
-
-    X: object
-    y: object
-    sample_weight: object  #: or None
 
 
 def collect(first, X, y, sample_weight):
@@ -109,11 +103,6 @@ def seed_of(seed, shard):
     return int(np.random.default_rng([seed, shard]).integers(1 << 31))
 
 
-def n_weighted(raw):
-    """Return the number of rows whose weight is not zero; others are equivalent to no row."""
-    return raw.X.shape[0] if raw.sample_weight is None else np.count_nonzero(raw.sample_weight)
-
-
 def describe(raw, of_classes):
     """Return the facts about a shard that the client needs before training."""
     facts = {"n_rows": raw.X.shape[0], "n_weighted": n_weighted(raw), "classes": None}
@@ -123,85 +112,6 @@ def describe(raw, of_classes):
         weight = None if raw.sample_weight is None else np.asarray(raw.sample_weight)
         facts["classes"] = classes, np.bincount(codes.ravel(), weight)
     return facts
-
-
-class Shard:
-    """Checked rows of a shard, and their split into parts to train on and to validate on.
-
-    Parameters
-    ----------
-    raw : RawRows
-    model : BaseFM
-        With the parameters; not fitted.
-    seed : int
-    classes : ndarray or None
-        All classes, of all shards.
-    """
-
-    def __init__(self, raw, model, seed, classes):
-        model = copy.copy(model)
-        options = raw.X, raw.y, raw.sample_weight, classes
-        self.rows, self.labels, _ = model._prepare(*options, reset=True)
-        model._seed = seed
-        self.model = model
-        # Without rows: what carries the fields of columns.
-        self.head = raw.X[:0] if isinstance(raw.X, CarriesFields) else None
-        self.folds = [self.rows]
-
-    def split(self, share):
-        """Return the shard with a random share of its rows held out; None as the model would."""
-        found = copy.copy(self)
-        if share is None:
-            found.folds = self.model._split(self.rows, self.labels)
-            return found
-        numbers = np.random.default_rng([self.model._seed, 1]).permutation(self.rows.numbers())
-        n_held = round(share * len(numbers))
-        if n_held:
-            found.folds = [self.rows.split(np.sort(numbers[n_held:]), np.sort(numbers[:n_held]))]
-        return found
-
-    def validated_on(self, raw):
-        """Return the shard with a given validation part, without one if no row has a weight."""
-        if not n_weighted(raw):
-            return self
-        found, options = copy.copy(self), (raw.X, raw.y, raw.sample_weight)
-        found.folds = [self.model._with_given_validation(self.rows, *options)]
-        return found
-
-    def facts(self):
-        """Return the numbers of rows of each fold, trained on and held out."""
-        found = self.folds
-        return [
-            (fold.n_trained, fold.held_out[0].shape[0] if fold.held_out else 0) for fold in found
-        ]
-
-    def features(self):
-        """Return the number of features, and their names and what carries their fields or None."""
-        return self.model.n_features_in_, getattr(self.model, "feature_names_in_", None), self.head
-
-    def fold(self, number):
-        """Return the rows of a fold; those of None are all."""
-        return self.rows if number is None else self.folds[number]
-
-    def count_tokens(self, fold):
-        """Return the weight of the rows of a fold that hold each token."""
-        return self.fold(fold).count_tokens()
-
-    def target_sums(self, fold):
-        """Return the sums of the targets of a fold, see ``RunningBaseScore``."""
-        return self.fold(fold).target_sums(self.model._loss, self.model._of_classes)
-
-    def digest(self):
-        """Return a hash of the rows."""
-        return digest([_arrays(self.rows), [_arrays(fold) for fold in self.folds]], "X")
-
-
-def _arrays(rows):
-    """Return the arrays of rows: what they hold, and which are trained on."""
-    X, target, weight = rows.held_out or (None, None, None)
-    held_out = [] if X is None else [X.data, X.indices, X.indptr, target, weight]
-    matrix = [rows.X.data, rows.X.indices, rows.X.indptr]
-    return [*matrix, rows.target, rows.weight, rows.trained, held_out]
 
 
 class Round(NamedTuple):
@@ -305,7 +215,7 @@ class ShardTrainer(RoundTrainer):
         if model.n_jobs is None:
             model.n_jobs = n_threads
         rows = shard.fold(fold)
-        optimizer = model._checked_optimizer(rows.spread)
+        optimizer = checked_optimizer(model, rows.spread)
         made_from = shard, model, fold, n_rounds, n_threads
         super().__init__(made_from, Layout(model, optimizer))
         self._held_out = rows.held_out
@@ -313,7 +223,7 @@ class ShardTrainer(RoundTrainer):
             of_part = rows._replace(trained=part, held_out=None if number else rows.held_out)
             trainer, total = None, 0.0
             if of_part.n_trained:
-                trainer = model._trainer(model, optimizer, of_part)
+                trainer = FMTrainer(model, optimizer, of_part)
                 total = float(of_part.of_trained(rows.weight).sum())
             counts = self._layout.counts(of_part.count_tokens(), total)
             self._rounds.append(Round(trainer, counts, total))
@@ -372,7 +282,7 @@ def score_facts(X, y, sample_weight, model):
     """
     y, found = np.asarray(y), predicted(X, model)
     weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
-    if model._of_classes:
+    if is_classifier(model):
         hits = (found == y).astype(np.float64)
         return len(y), weight @ hits, *moments(hits, weight)
     y = y.astype(np.float64)
@@ -448,7 +358,7 @@ class Layout:
         rules = {MOMENTS: SUMS if is_summed(optimizer) else MEANS}
         self.tables, self.tokens = [], [None, slice(None)]
         ranked = {}
-        for entry in model._learned():
+        for entry in entries_of(model):
             if entry.role == COUNTS or "users" in entry.axes:
                 continue
             for rows in entry.views(model):

@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from itertools import cycle
 from operator import attrgetter, itemgetter, matmul
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -28,7 +29,7 @@ from freqfm.callbacks._storage import digest
 from freqfm.dask._base import OnCluster
 from freqfm.dask._cluster import Cluster, aligned_partitions
 from freqfm.dask._shards import matrix_of, seed_of, stack
-from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
+from freqfm.estimators.recommenders import base
 from freqfm.estimators.recommenders.interactions import (
     InteractionHistory,
     Interactions,
@@ -37,7 +38,7 @@ from freqfm.estimators.recommenders.interactions import (
     total_of,
     with_dislikes,
 )
-from freqfm.initializers._base import divided_by_degrees
+from freqfm.initializers import divided_by_degrees
 
 
 class Users(NamedTuple):
@@ -67,13 +68,12 @@ def collect_users(first, parts, dislikes, *, kind, learns_dislikes):
     if not X.shape[0]:
         return Users(sparse.csr_array(X.shape, dtype=np.float32), None, None)
     try:
-        X = model._validate_history(X, reset=True)
+        if dislikes is not None:
+            dislikes = stack([matrix_of(part) for part in dislikes], "dislikes")
+        X = base.signed_users(model, X, dislikes)
         if not learns_dislikes and X.nnz and X.data.min() < 0:
             given = f"X holds {X.data.min():g}, a dislike, and these are not supported"
             check("Dask", "dislikes", given=given, advice="drop negative values")
-        if dislikes is not None:
-            dislikes = stack([matrix_of(part) for part in dislikes], "dislikes")
-            X = with_dislikes(X, model._given_dislikes(X.shape, dislikes))
     except ValueError as error:
         last = first + len(parts) - 1
         raise type(error)(f"partitions {first} to {last} of X: {error}") from error
@@ -145,7 +145,7 @@ class WithRemoteHistory:
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
-        if issubclass(cls, BaseRecommender):
+        if issubclass(cls, base.BaseRecommender):
             cls._records = {**cls._records, "_history": RemoteHistory}
 
 
@@ -155,21 +155,12 @@ def among_empty_rows(X, before, n_rows):
     return csr_of(X.data, X.indices, indptr, (n_rows, X.shape[1]))
 
 
-def remembering(model, interactions):
-    """Return a copy of a recommender with the histories of some users, and the counts of all."""
-    model = copy.copy(model)
-    counts = model.item_counts_
-    model._remember(interactions)
-    model.item_counts_ = counts
-    return model
-
-
 def ndcg_sums(X, y, model):
     """Return the sum of the NDCG of users with items to be found, and how many these are."""
     X = matrix_of(X)
     if not X.shape[0]:
         return 0.0, 0
-    mean, n_users = model._score_users(X, None if y is None else matrix_of(y))
+    mean, n_users = base.checked_score(model, X, None if y is None else matrix_of(y))
     return mean * n_users if n_users else 0.0, n_users
 
 
@@ -190,8 +181,8 @@ def write_shard(X, disliked, model, first, path, options):
     with_ids = hasattr(model, "estimator_")
     estimator = model.estimator_ if with_ids else model
     given = (X,) if disliked is None else (X, disliked)
-    rows = [among_empty_rows(part, first, estimator._n_users) for part in given]
-    estimator = remembering(estimator, Interactions(*rows))
+    rows = [among_empty_rows(part, first, estimator._history.n_users) for part in given]
+    estimator = base.remembering(estimator, Interactions(*rows))
     users = np.arange(first, first + X.shape[0])
     if with_ids:
         model = copy.copy(model)
@@ -320,9 +311,13 @@ class ShardedInteractions(NamedTuple):
         return {"X": self.signed.gathered(hash_interactions)}
 
     def each(self, function, tables=None):
-        """Return the futures of a function of each shard's likes, and of a table for each."""
-        sent = [()] * len(self.parts) if tables is None else zip(self.cluster.send(tables))
-        shards, submit = zip(self.parts, sent, self.homes, strict=True), self.cluster.submit
+        """Return the futures of a function of each shard's likes, and of a table for each, or all.
+
+        Workers get an array for all once, whatever the number of their shards.
+        """
+        alike = isinstance(tables, np.ndarray)
+        sent = [()] if tables is None else zip(self.cluster.send([tables] if alike else tables))
+        shards, submit = zip(self.parts, cycle(sent), self.homes, strict=False), self.cluster.submit
         return [submit(function, X, *of, on=home) for X, of, home in shards]
 
     def gathered(self, function, tables=None):
@@ -347,7 +342,7 @@ class ShardedInteractions(NamedTuple):
 
     def squares_times(self, of_items):
         """Return the product of the matrix of squares of weights and a vector, float64."""
-        return np.concatenate(self.gathered(squares_times, [of_items] * len(self.parts)))
+        return np.concatenate(self.gathered(squares_times, of_items))
 
     # For validation.
 
@@ -420,7 +415,7 @@ class _ShardedMatrix(LinearOperator):
         self._X = X
 
     def _matmat(self, table):
-        return np.concatenate(self._X.gathered(matmul, [table] * len(self._X.parts)))
+        return np.concatenate(self._X.gathered(matmul, table))
 
     def _rmatmat(self, table):
         tables = np.split(table, self._X.bounds[1:-1])
@@ -455,7 +450,7 @@ class RecommenderOnCluster(OnCluster, WithRemoteHistory):
         if any(n_dislikes for *_, n_dislikes in facts):
             disliked = cluster.submit_each(dislikes_of, users, homes)
         self._interactions = ShardedInteractions.of(cluster, matrices, homes, disliked)
-        refuse_empty(self._interactions)
+        base.refuse_empty(self._interactions)
         return self._interactions
 
     # Predictions.
@@ -475,7 +470,7 @@ class RecommenderOnCluster(OnCluster, WithRemoteHistory):
         """
         model = super().to_local()
         if hasattr(self, "_history"):
-            model._remember(known_to(self, "to_local").local())
+            model = base.remembering(model, known_to(self, "to_local").local())
         return model
 
     def recommend_to(self, path, users=None, *, n_recommendations=None, **options):

@@ -136,9 +136,9 @@ def _placed(container, keys, value):
     return container
 
 
-def others(model, names):
-    """Return what a model learns that is not in attributes of some names."""
-    return [entry for entry in model._learned() if entry.keys[0] not in names]
+def entries_of(model, without=()):
+    """Return what a model learns, a list of ``Learned``, except attributes of some names."""
+    return [entry for entry in model._learned() if entry.keys[0] not in without]
 
 
 def trained_arrays(model):

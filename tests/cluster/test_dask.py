@@ -546,8 +546,8 @@ def test_early_stopping_is_automatic_by_the_rows_of_all_shards(monkeypatch, n_ro
     rows = importlib.import_module("freqfm.dask._base").ShardedRows(
         None, ["a", "b"], ["c", "d"], 1, [n_rows // 2] * 2
     )
-    monkeypatch.setattr("freqfm.dask._fm.AUTO_EARLY_STOPPING", 10_000)
-    monkeypatch.setattr("freqfm.dask._fm.CROSS_VALIDATED_BELOW", 10_500)
+    monkeypatch.setattr("freqfm.dask._fm.base.AUTO_EARLY_STOPPING", 10_000)
+    monkeypatch.setattr("freqfm.dask._fm.base.CROSS_VALIDATED_BELOW", 10_500)
 
     def of_shards(self, function, *arguments):
         shares.extend(arguments)

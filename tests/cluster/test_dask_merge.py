@@ -8,7 +8,9 @@ from helpers import each
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
-from freqfm import FMClassifier, MFRecommender, RaFMClassifier
+from freqfm import FMClassifier, FMRegressor, MFRecommender, RaFMClassifier
+from freqfm.estimators.fm.base import checked_optimizer
+from freqfm.estimators.fm.trainer import RawRows, Shard
 from freqfm.optimizers import SGD, Adagrad, Adam, RowwiseAdagrad
 
 pytest.importorskip("distributed")
@@ -69,7 +71,7 @@ def test_rows_are_merged_by_how_often_shards_have_seen_them(rule, scale):
 def test_pieces_are_all_of_a_model_and_have_its_losses_once(clicks, n_pieces):
     X, y = clicks
     model = FMClassifier(3, optimizer="adam", max_iter=2, random_state=0).fit(X, y)
-    layout = Layout(model, model._checked_optimizer())
+    layout = Layout(model, checked_optimizer(model))
     for table in layout.tables:
         table.rows[...] = np.random.default_rng(0).integers(1, 99, table.rows.shape)
     counts = layout.counts(np.arange(12.0), 60.0)
@@ -117,7 +119,7 @@ def test_counters_add_up(clicks):
     X, y = clicks
     model = FMClassifier(3, optimizer="cf_sgd", max_iter=2, random_state=0).fit(X, y)
     (state,) = model._optimizer_states()
-    found = rules_of(Layout(model, model._checked_optimizer()))
+    found = rules_of(Layout(model, checked_optimizer(model)))
     assert found[address(state.per_row)] == SUMS
 
 
@@ -136,7 +138,7 @@ def test_rows_of_every_rank_have_the_counts_of_their_tokens(clicks):
     X, y = clicks
     held = np.diff(X.tocsc().indptr)
     model = RaFMClassifier((2, 4), rank_assignment=[15], max_iter=2, random_state=0).fit(X, y)
-    layout = Layout(model, model._checked_optimizer())
+    layout = Layout(model, checked_optimizer(model))
     counts = layout.counts(held.astype(float), 60.0)
     high = np.flatnonzero(model.feature_ranks_ == 4)
     assert 0 < len(high) < 12 and set(high) != set(range(len(high)))
@@ -218,7 +220,7 @@ def test_r2_of_all_shards_with_constant_targets_in_one():
         total, mean, variance = _shards.moments(part, weight)
         facts.append((1 - error / (variance or 1), total, mean, variance))
     trainer = _base.ShardedMachine.__new__(_base.ShardedMachine)
-    trainer.model, trainer._retried = SimpleNamespace(_score_name="r2"), lambda work: facts
+    trainer.model, trainer._retried = FMRegressor(), lambda work: facts
     weight, values = np.concatenate(weights), np.concatenate(parts)
     variance = _shards.moments(values, weight)[2]
     expected = 1 - np.average(errors, weights=[4, 5]) / variance
@@ -231,8 +233,8 @@ def test_r2_of_all_shards_with_constant_targets_in_one():
 
 def test_rows_of_a_shard_are_held_out_and_shared_out_at_random(clicks):
     X, y = clicks
-    raw = _shards.RawRows(X, y, None)
-    shard = _shards.Shard(raw, FMClassifier(3), 7, np.array([0, 1]))
+    raw = RawRows(X, y, None)
+    shard = Shard(raw, FMClassifier(3), 7, np.array([0, 1]))
     assert shard.split(0.25).facts() == [(45, 15)]
     parts = _shards._parts(shard.rows, 4, 7)
     assert [len(part) for part in parts] == [15] * 4

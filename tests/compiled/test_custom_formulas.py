@@ -44,6 +44,7 @@ from freqfm.backends.cpu.fm.plain import fm_score, fm_train
 from freqfm.backends.cpu.ranking.fold_in import OF_PAIRS, fold_in_rows
 from freqfm.backends.cpu.ranking.softmax import SURROGATES, softmax_train
 from freqfm.datasets import RowStream, make_interactions
+from freqfm.estimators.fm.base import watched_score
 from freqfm.estimators.fm.targets import base_score, expect, mean_loss, warn_of_spread
 from freqfm.initializers import Normal
 from freqfm.losses import (
@@ -372,7 +373,7 @@ def test_early_stopping_watches_the_loss(in_numpy, make, y, loss):
     losses = [formula(s, t)[0] for s, t in zip(scores, y[:20], strict=True)]
     expected = -np.average(losses, weights=np.arange(20))
     assert watched.validation_scores_[0] == pytest.approx(expected, rel=1e-4)
-    assert watched._score_name == "neg_mean_loss"
+    assert watched_score(watched) == "neg_mean_loss"
 
 
 def test_a_dependent_vector_follows_the_class_where_there_is_no_expectation():

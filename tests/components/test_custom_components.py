@@ -19,6 +19,7 @@ from scipy import stats
 
 from freqfm import FastVAERecommender, FMClassifier, FMRegressor, MFRecommender
 from freqfm.datasets import make_interactions
+from freqfm.estimators.fm.base import checked_optimizer
 from freqfm.estimators.recommenders.components import mf_components
 from freqfm.formulas import codes
 from freqfm.initializers import Initializer
@@ -190,7 +191,7 @@ def test_custom_optimizers_have_a_learning_rate(clicks):
         with pytest.raises(TypeError, match=rf"{type(optimizer).__name__}\(.* no learning rate"):
             FMClassifier(3, optimizer=optimizer).fit(*clicks)
     given = FMClassifier(optimizer=CustomSGD(None), learning_rate=0.2)
-    assert given._checked_optimizer().learning_rate == 0.2
+    assert checked_optimizer(given).learning_rate == 0.2
 
 
 def test_counts_are_for_one_table():

@@ -369,6 +369,43 @@ def test_private_names_of_scikit_learn_are_in_one_file():
     assert naming == {"freqfm._sklearn"}
 
 
+def private_members(tree):
+    """Yield the names that classes define for themselves and for those derived from them."""
+    for node in ast.walk(tree):
+        for line in node.body if isinstance(node, ast.ClassDef) else ():
+            targets = getattr(line, "targets", [getattr(line, "target", line)])
+            for name in [getattr(one, "name", getattr(one, "id", "")) for one in targets]:
+                if re.match("_(?!_)", name):
+                    yield name
+
+
+OURS = "self", "cls", "super()"
+
+
+def of_other_objects(tree):
+    """Yield the names of attributes of anything but ``self``, ``cls`` and ``super()``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in OURS:
+            yield node.attr
+
+
+def test_nothing_private_of_other_objects_is_used_on_a_cluster():
+    # What estimators there inherit they may call, and stored attributes they may read.
+    own, of_plain = set(), set()
+    for module, tree in trees().items():
+        (own if part_of(module) == "dask" else of_plain).update(private_members(tree))
+    used = {
+        name
+        for module, tree in trees().items()
+        if part_of(module) == "dask"
+        for name in of_other_objects(tree)
+    }
+    assert {"_read", "_records", "_learned", "_of_classes"} <= of_plain
+    assert used & (of_plain - own) == set()
+    source = ast.parse("self._a = model._read(X), super()._split(X), cls._b, model.estimator_._c")
+    assert set(of_other_objects(source)) == {"estimator_", "_read", "_c"}
+
+
 def test_cuda_is_imported_only_when_asked_for():
     importing = {
         module

@@ -53,9 +53,9 @@ from freqfm.estimators.state import (
     OptimizerStateMixin,
     check_arrays,
     check_steps,
+    entries_of,
     extend,
     make_trainable,
-    others,
 )
 from freqfm.estimators.training import (
     Attempt,
@@ -240,7 +240,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
     def _start_rates(self, rows, n_before):
         """Write the learning rates or counters of new tokens; see ``Learned``."""
         counts = np.append(self.token_counts_[:n_before], np.zeros(rows.shape[1]))
-        state = self._checked_optimizer().init_state(len(counts), 1, counts)
+        state = checked_optimizer(self).init_state(len(counts), 1, counts)
         rows[0, :, 0] = state.per_row[n_before:]
 
     def _outputs_with(self, factors):
@@ -273,13 +273,6 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
                 f"is positive for the class, such as 'log'."
             )
         return loss
-
-    @property
-    def _score_name(self):
-        """Name of the score that early stopping maximises."""
-        if self.scoring != "loss":
-            return score_name(self.scoring)
-        return self._score if self._loss.code == self._scored_loss else "neg_mean_loss"
 
     def _loss_score(self, target, scores, weight):
         """Return the negative mean loss of validation rows."""
@@ -417,7 +410,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             validation = self._validation_of_stream(*given)
             announce(self.verbose, "counting the features of all rows")
             survey = survey_stream(self, stream)
-            optimizer = self._checked_optimizer(survey.spread)
+            optimizer = checked_optimizer(self, survey.spread)
             sums = survey.targets.finish(reset)
             if reset:
                 self.n_features_in_ = survey.n_features
@@ -511,7 +504,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         part.estimator._target_sums = sums
         weight = rows.of_trained(rows.weight)
         for k, target in enumerate(rows.target):
-            base = RunningBaseScore(self._loss, self._of_classes, sums[k])
+            base = RunningBaseScore(self, sums[k])
             change = base.add(rows.of_trained(target), weight)
             if self.fit_intercept:
                 part.estimator.intercept_[k] += change
@@ -523,7 +516,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             self._init_model(rows, self.token_counts_, optimizer)
         else:
             self._prepare_to_continue(optimizer)
-        return self._trainer(self, self._checked_optimizer(rows.spread), rows)
+        return self._trainer(self, checked_optimizer(self, rows.spread), rows)
 
     def _begin_folds(self, folds, optimizer, reset):
         """Return the task that trains a model for each fold; the first one is this model."""
@@ -559,7 +552,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             n_batches = -(-n_rows // int(self.batch_size))
             n_steps = _PATIENCE_STEPS if validates else 0
             patience = max(_PATIENCE_EPOCHS, -(-n_steps // n_batches))
-        score, n_settling = self._score_name if validates else None, self._n_settling
+        score, n_settling = watched_score(self) if validates else None, self._n_settling
         return Phase(self.max_iter, patience, score, n_settling=settles * n_settling)
 
     @property
@@ -586,21 +579,11 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             # A row of weight zero is equivalent to no row.
             rows = rows._replace(trained=rows.numbers()[weight != 0])
             labels = None if labels is None else rows.of_trained(labels)
-        optimizer = self._checked_optimizer()
+        optimizer = checked_optimizer(self)
         if reset:
             _warn_of_small_weights(optimizer, weight)
             self._seed = draw_seed(self.random_state)
         return rows, labels, optimizer
-
-    def _checked_optimizer(self, spread=1.0):
-        """Return the optimizer given by the parameters, for rows whose weights have a spread."""
-        given = "learning_rate", "learning_rate", self.learning_rate
-        optimizer = resolve("optimizer", self.optimizer, Optimizer, OPTIMIZERS, [given])
-        by_counts = optimizer.rate_code == codes.RATE_GIVEN
-        rate = _RATE_OF_NUMBERS if by_counts and not self._of_classes else None
-        # The bound is for the loss of a row, whose smoothness grows with the weight of the row.
-        max_step = CFSGD().value_of("max_step") / max(1, spread / _EVEN_WEIGHTS)
-        return optimizer.with_defaults(learning_rate=rate, max_step=max_step)
 
     def _checked_initializer(self):
         """Return the initializer given by the parameters."""
@@ -690,7 +673,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     def _init_model(self, rows, counts, optimizer):
         """Draw a new model, whose intercepts start at the best constant scores of the rows."""
-        self._draw_model(rows.target_sums(self._loss, self._of_classes), counts, optimizer)
+        self._draw_model(rows.target_sums(self), counts, optimizer)
 
     def _draw_model(self, target_sums, counts, optimizer):
         """Draw a new model; see ``RunningBaseScore`` for ``target_sums``."""
@@ -708,7 +691,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         self._init_curves()
         sizes = {"features": self.n_features_in_, "outputs": n_outputs}
         drawn = {*self._weight_names, *_STATES, "token_counts_", "_target_sums"} - {"coef_"}
-        extend(self, others(self, drawn), sizes, new=True)
+        extend(self, entries_of(self, drawn), sizes, new=True)
         self._count_state_bytes()
 
     def _count_state_bytes(self):
@@ -741,7 +724,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
                 f"n_features={n_features} would add features without names to a model whose "
                 f"features have names; fit it to arrays or sparse matrices from the start."
             )
-        optimizer = self._checked_optimizer()
+        optimizer = checked_optimizer(self)
         self._prepare_to_continue(optimizer)
         self.n_features_in_ = n_features
         self._take_fields(X, reset=False)
@@ -784,7 +767,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             valid = isinstance(penalty, Real) and penalty >= 0
             learned.require(valid, name, f"is {shown(penalty)}, not a penalty")
         sizes = {"features": self.n_features_in_, "outputs": len(self.intercept_)}
-        check_arrays(self, learned, others(self, {*self._weight_names, *_STATES}), sizes)
+        check_arrays(self, learned, entries_of(self, {*self._weight_names, *_STATES}), sizes)
         check_steps(learned, "_n_steps", self._n_steps)
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs
@@ -838,6 +821,24 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
                 f"scale it like the rows that the model was trained on."
             )
         return scores
+
+
+def checked_optimizer(model, spread=1.0):
+    """Return the optimizer of a machine's parameters, for rows whose weights have a spread."""
+    given = "learning_rate", "learning_rate", model.learning_rate
+    optimizer = resolve("optimizer", model.optimizer, Optimizer, OPTIMIZERS, [given])
+    by_counts = optimizer.rate_code == codes.RATE_GIVEN
+    rate = _RATE_OF_NUMBERS if by_counts and not model._of_classes else None
+    # The bound is for the loss of a row, whose smoothness grows with the weight of the row.
+    max_step = CFSGD().value_of("max_step") / max(1, spread / _EVEN_WEIGHTS)
+    return optimizer.with_defaults(learning_rate=rate, max_step=max_step)
+
+
+def watched_score(model):
+    """Return the name of the score that early stopping maximises."""
+    if model.scoring != "loss":
+        return score_name(model.scoring)
+    return model._score if model._loss.code == model._scored_loss else "neg_mean_loss"
 
 
 def given_names(X_val, y_val, sample_weight_val):
@@ -969,9 +970,10 @@ def warn_if_constant(model, of_constant):
     best = model.validation_scores_.max(initial=-np.inf)
     if of_constant is not None and len(model.validation_scores_) and best <= of_constant:
         warn_user(
-            f"{type(model).__name__}: the best validation score ({model._score_name} {best:.5g}) "
-            f"is not above that of a constant prediction ({of_constant:.5g}). Try more than "
-            f"{_named(model)}, a smaller learning_rate, or more rows; or y hardly depends on X."
+            f"{type(model).__name__}: the best validation score ({watched_score(model)} "
+            f"{best:.5g}) is not above that of a constant prediction ({of_constant:.5g}). Try more "
+            f"than {_named(model)}, a smaller learning_rate, or more rows; or y hardly depends on "
+            f"X."
         )
 
 

@@ -221,7 +221,7 @@ class _Classes:
         outputs = [1] if len(labels) == 2 else range(len(labels))
         sums = np.array([[weights[k], weights.sum(), 0.0, weights[k]] for k in outputs])
         for of_output in sums:
-            RunningBaseScore(model._loss, True, of_output).update()
+            RunningBaseScore(model, of_output).update()
         return sums
 
 
@@ -231,7 +231,7 @@ class _Numbers:
     def __init__(self, model):
         self._model = model
         self._sums = np.zeros(4)
-        self._base = RunningBaseScore(model._loss, False, self._sums)
+        self._base = RunningBaseScore(model, self._sums)
 
     def add(self, y, weight):
         """Add targets; return the weights."""

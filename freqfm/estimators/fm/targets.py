@@ -509,16 +509,14 @@ class RunningBaseScore:
 
     Parameters
     ----------
-    loss : Loss
-    of_classes : bool
-        Whether targets are classes.
+    model : BaseFM
     sums : ndarray of shape (4,), float64
         The weighted sum of the targets, the sum of the weights, the score, and the weighted sum of
         the squared targets; updated in place.
     """
 
-    def __init__(self, loss, of_classes, sums):
-        self._loss, self._of_classes, self._sums = loss, of_classes, sums
+    def __init__(self, model, sums):
+        self._loss, self._of_classes, self._sums = model._loss, model._of_classes, sums
 
     def add(self, target, weight):
         """Add a chunk's targets; return by how much the score changes."""

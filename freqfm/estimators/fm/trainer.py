@@ -1,5 +1,6 @@
 """The training task of factorization machines: a model and some rows of X."""
 
+import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,9 +8,10 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import backends
-from freqfm._input.rows import take_rows
+from freqfm._input.rows import CarriesFields, take_rows
 from freqfm._input.validation import count_columns, count_threads
 from freqfm.backends.base import DenseTraining, FMObjective, FMProblem, RankedTraining, Snapshot
+from freqfm.callbacks._storage import digest
 from freqfm.estimators.fm.targets import base_score, spread_of
 from freqfm.estimators.training import TrainingTask
 from freqfm.losses import Loss
@@ -57,12 +59,12 @@ class TrainingRows(NamedTuple):
         """Return the weight of the rows that hold each token, among those trained on."""
         return count_columns(self.X, self.weight, self.trained)
 
-    def target_sums(self, loss, of_classes):
+    def target_sums(self, model):
         """Return the sums of each output's targets, see ``RunningBaseScore``."""
         weight, sums = self.of_trained(self.weight), np.zeros((self.n_outputs, 4))
         for target, of_output in zip(self.target, sums, strict=True):
             target = self.of_trained(target)
-            score = base_score(loss, of_classes, target, weight)
+            score = base_score(model._loss, model._of_classes, target, weight)
             squares = np.square(target, dtype=np.float64) @ weight
             of_output[:] = (target * weight).sum(), weight.sum(), score, squares
         return sums
@@ -91,6 +93,98 @@ class TrainingRows(NamedTuple):
         X = take_rows(self.X, self.trained)
         y, target, weight = map(self.of_trained, (self.y, self.target, self.weight))
         return self._replace(X=X, y=y, target=target, weight=weight, trained=None)
+
+
+class RawRows(NamedTuple):
+    """Rows of a shard as the user gave them."""
+
+    X: object
+    y: object
+    sample_weight: object  #: or None
+
+
+def n_weighted(raw):
+    """Return the number of rows whose weight is not zero; others are equivalent to no row."""
+    return raw.X.shape[0] if raw.sample_weight is None else np.count_nonzero(raw.sample_weight)
+
+
+class Shard:
+    """Checked rows of a shard, and their split into parts to train on and to validate on.
+
+    Parameters
+    ----------
+    raw : RawRows
+    model : BaseFM
+        With the parameters; not fitted.
+    seed : int
+    classes : ndarray or None
+        All classes, of all shards.
+    """
+
+    def __init__(self, raw, model, seed, classes):
+        model = copy.copy(model)
+        options = raw.X, raw.y, raw.sample_weight, classes
+        self.rows, self.labels, _ = model._prepare(*options, reset=True)
+        model._seed = seed
+        self.model = model
+        # Without rows: what carries the fields of columns.
+        self.head = raw.X[:0] if isinstance(raw.X, CarriesFields) else None
+        self.folds = [self.rows]
+
+    def split(self, share):
+        """Return the shard with a random share of its rows held out; None as the model would."""
+        found = copy.copy(self)
+        if share is None:
+            found.folds = self.model._split(self.rows, self.labels)
+            return found
+        numbers = np.random.default_rng([self.model._seed, 1]).permutation(self.rows.numbers())
+        n_held = round(share * len(numbers))
+        if n_held:
+            found.folds = [self.rows.split(np.sort(numbers[n_held:]), np.sort(numbers[:n_held]))]
+        return found
+
+    def validated_on(self, raw):
+        """Return the shard with a given validation part, without one if no row has a weight."""
+        if not n_weighted(raw):
+            return self
+        found, options = copy.copy(self), (raw.X, raw.y, raw.sample_weight)
+        found.folds = [self.model._with_given_validation(self.rows, *options)]
+        return found
+
+    def facts(self):
+        """Return the numbers of rows of each fold, trained on and held out."""
+        found = self.folds
+        return [
+            (fold.n_trained, fold.held_out[0].shape[0] if fold.held_out else 0) for fold in found
+        ]
+
+    def features(self):
+        """Return the number of features, and their names and what carries their fields or None."""
+        return self.model.n_features_in_, getattr(self.model, "feature_names_in_", None), self.head
+
+    def fold(self, number):
+        """Return the rows of a fold; those of None are all."""
+        return self.rows if number is None else self.folds[number]
+
+    def count_tokens(self, fold):
+        """Return the weight of the rows of a fold that hold each token."""
+        return self.fold(fold).count_tokens()
+
+    def target_sums(self, fold):
+        """Return the sums of the targets of a fold, see ``RunningBaseScore``."""
+        return self.fold(fold).target_sums(self.model)
+
+    def digest(self):
+        """Return a hash of the rows."""
+        return digest([_arrays(self.rows), [_arrays(fold) for fold in self.folds]], "X")
+
+
+def _arrays(rows):
+    """Return the arrays of rows: what they hold, and which are trained on."""
+    X, target, weight = rows.held_out or (None, None, None)
+    held_out = [] if X is None else [X.data, X.indices, X.indptr, target, weight]
+    matrix = [rows.X.data, rows.X.indices, rows.X.indptr]
+    return [*matrix, rows.target, rows.weight, rows.trained, held_out]
 
 
 class FMFit(NamedTuple):

@@ -19,7 +19,7 @@ from freqfm.estimators.recommenders.interactions import (
     total_of,
 )
 from freqfm.estimators.recommenders.trained import TrainedRecommender, check_size
-from freqfm.estimators.state import Learned, extend, make_trainable, others
+from freqfm.estimators.state import Learned, entries_of, extend, make_trainable
 from freqfm.estimators.training import TrainingTask
 
 # The root mean square length of the vectors that training starts from.
@@ -429,7 +429,7 @@ class ALSRecommender(TrainedRecommender):
         self.user_factors_ = as_kernel_array(np.concatenate([self.user_factors_, users]))
         self.item_factors_ = as_kernel_array(np.concatenate([self.item_factors_, items]))
         sizes = dict(zip(("users", "items"), data.shape, strict=True))
-        extend(self, others(self, ALSTrainer._names), sizes, reset)
+        extend(self, entries_of(self, ALSTrainer._names), sizes, reset)
 
     def _keep_settings(self, components, known):
         self._objective = components.objective

@@ -1,5 +1,6 @@
 """Base class of recommenders: predictions from vectors of users and items."""
 
+import copy
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache, partial
@@ -552,12 +553,7 @@ class BaseRecommender(
         TypeError, ValueError
             If ``y`` has another shape, or contains anything but numbers.
         """
-        return self._score_users(X, y)[0]
-
-    def _score_users(self, X, y):
-        """Return the mean NDCG of users with items to be found, and how many these are."""
-        self._check_learned()
-        return score_of_users(self, self._validate_history(X), y)
+        return checked_score(self, X, y)[0]
 
     def predict_pairs(self, users, items):
         """Return the scores of pairs of users and items.
@@ -786,6 +782,27 @@ def checked_pairs(users, items, n_users, n_items):
             f"users and items are pairs, but there are {len(users)} users and {len(items)} items."
         )
     return users, items
+
+
+def remembering(model, interactions):
+    """Return a copy of a recommender with the histories of some users, and the counts of all."""
+    model = copy.copy(model)
+    counts = model.item_counts_
+    model._remember(interactions)
+    model.item_counts_ = counts
+    return model
+
+
+def signed_users(model, X, dislikes):
+    """Return what some users like, and dislike as negative values, of rows as users give them."""
+    X = model._validate_history(X, reset=True)
+    return with_dislikes(X, model._given_dislikes(X.shape, dislikes))
+
+
+def checked_score(recommender, X, y):
+    """Return what ``score_of_users`` does, of rows as users give them."""
+    recommender._check_learned()
+    return score_of_users(recommender, recommender._validate_history(X), y)
 
 
 def score_of_users(recommender, X, y):

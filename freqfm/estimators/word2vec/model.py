@@ -38,6 +38,7 @@ from freqfm.estimators.state import (
     OptimizerStateMixin,
     check_states,
     check_steps,
+    entries_of,
     epoch_tables,
     extend,
     grow_state,
@@ -45,7 +46,6 @@ from freqfm.estimators.state import (
     make_trainable,
     new_state,
     optimizer_entries,
-    others,
 )
 from freqfm.estimators.training import (
     FitCallbacks,
@@ -578,7 +578,7 @@ class Word2Vec(
                 for name, old in self._states.items()
             }
         known = ("_n_steps", "_states", *Word2VecTrainer._names)
-        extend(self, others(self, known), {"tokens": n_new}, new=not n_old)
+        extend(self, entries_of(self, known), {"tokens": n_new}, new=not n_old)
         counts[:n_old] += self.token_counts_
         self.token_counts_ = counts
 
