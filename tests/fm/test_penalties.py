@@ -172,7 +172,7 @@ def test_verbose_says_once_what_was_chosen_and_whether_pairs_help(capsys):
 def test_fits_that_are_stopped_or_interrupted_have_the_best_model_so_far(clicks, tmp_path):
     X, y = clicks
     given = {"X_val": X[400:], "y_val": y[400:]}
-    train, n_trained = base.run_epochs, []
+    train, n_trained = base.train_task, []
 
     def failing(task, *args, **options):
         n_trained.append(chosen(task.model))
@@ -185,7 +185,7 @@ def test_fits_that_are_stopped_or_interrupted_have_the_best_model_so_far(clicks,
         n_trained.clear()
         model = FMClassifier(**OPTIONS)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(base, "run_epochs", failing)
+            patch.setattr(base, "train_task", failing)
             try:
                 model.fit(X[:400], y[:400], **given)
             except KeyboardInterrupt:

@@ -36,43 +36,14 @@ from freqfm._sklearn import Interval, StrOptions, callbacks_of
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import FMWeights
 from freqfm.backends.support import check
+from freqfm.estimators import state, training
 from freqfm.estimators.fm.explanations import ExplanationMixin
 from freqfm.estimators.fm.streaming import ModelPart, StreamTrainer, WholeModel, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
 from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.progress import announce
-from freqfm.estimators.state import (
-    COUNTS,
-    LARGEST,
-    MOMENTS,
-    OPTIMIZER,
-    STATISTICS,
-    SUMS,
-    WEIGHTS,
-    Learned,
-    OptimizerStateMixin,
-    check_arrays,
-    check_steps,
-    entries_of,
-    extend,
-    make_trainable,
-)
-from freqfm.estimators.training import (
-    Attempt,
-    EpochLoop,
-    FitCallbacks,
-    Phase,
-    TrainedEstimator,
-    attempt,
-    check_progress,
-    check_same_class,
-    refit,
-    run_epochs,
-    score_by,
-    score_name,
-    train,
-    with_callbacks,
-)
+from freqfm.estimators.state import OPTIMIZER, STATISTICS, WEIGHTS, Learned, OptimizerStateMixin
+from freqfm.estimators.training import Attempt, FitCallbacks, Phase, TrainedEstimator, attempt
 from freqfm.exceptions import DivergenceError
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer, resolve_for_columns
@@ -112,6 +83,9 @@ _MOST_SETTLING = 2
 # The attributes that hold what optimizers keep.
 _STATES = ("_optimizer_state", "_dense_state")
 
+# How what an optimizer keeps of an intercept is merged: two moments, and a counter.
+_OF_INTERCEPT = state.MOMENTS, state.MOMENTS, state.SUMS
+
 
 @cache
 def _learned_linear(outputs):
@@ -128,18 +102,18 @@ def learned_in_training(n_outputs, of_factors):
     of_factors : callable
         Returns what an optimizer keeps of factors, for the place of its dict.
     """
-    found = [Learned("_n_steps", (1,), STATISTICS, np.int64, merge=LARGEST)]
-    rates = {"start": BaseFM._start_rates, "merge": SUMS}
+    found = [Learned("_n_steps", (1,), STATISTICS, np.int64, merge=state.LARGEST)]
+    rates = {"start": BaseFM._start_rates, "merge": state.SUMS}
     for place in (("_optimizer_state", k) for k in range(n_outputs)):
         found += [
             Learned((*place, "per_row"), ("features",), OPTIMIZER, **rates),
-            Learned((*place, "intercept"), (3,), OPTIMIZER, merge=(MOMENTS, MOMENTS, SUMS)),
+            Learned((*place, "intercept"), (3,), OPTIMIZER, merge=_OF_INTERCEPT),
             Learned((*place, "linear_first"), ("features",), OPTIMIZER),
             Learned((*place, "linear_second"), ("features",), OPTIMIZER),
             *of_factors(place),
         ]
-    found.append(Learned("token_counts_", ("features",), COUNTS, np.float64))
-    return [*found, Learned("_target_sums", ("outputs", 4), COUNTS, np.float64)]
+    found.append(Learned("token_counts_", ("features",), state.COUNTS, np.float64))
+    return [*found, Learned("_target_sums", ("outputs", 4), state.COUNTS, np.float64)]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -304,14 +278,14 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         """Return the score of validation rows by the parameter ``scoring``."""
         # Rows that all weigh 1 are scored without weights, which not every scorer takes.
         weights = {} if (weight == 1).all() else {"sample_weight": weight}
-        return score_by(check_scoring(self, self.scoring), self, X, y, **weights)
+        return training.score_by(check_scoring(self, self.scoring), self, X, y, **weights)
 
     def _encode_and_check(self, y, classes, reset):
         target, labels = self._encode_target(y, classes, reset)
         self._loss.check_target(target)
         return target, labels
 
-    @with_callbacks
+    @training.with_callbacks
     def fit(self, X, y=None, sample_weight=None, *, X_val=None, y_val=None, sample_weight_val=None):
         """Fit the model.
 
@@ -401,7 +375,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         del folds
         if refits:
             begin = functools.partial(self._begin, all_rows, optimizer)
-            refit(self, begin, callbacks, in_refit, n_settling=self._n_settling)
+            training.refit(self, begin, callbacks, in_refit, n_settling=self._n_settling)
         callbacks.end_fit()
 
     def _fit_stream(self, stream, given, trial, unfinished, reset):
@@ -429,7 +403,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             task = StreamTrainer(self, optimizer, stream, survey, validation, trial)
             phase = self._phase(survey.n_rows, validation is not None)
             phase = phase._replace(restores=task.restores)
-        train(task, phase, trial, callbacks)
+        training.train(task, phase, trial, callbacks)
         warn_if_constant(self, task.of_constant)
         callbacks.end_fit()
 
@@ -482,7 +456,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
                 total_weight = part.estimator._target_sums[0, 1]
                 task = self._trainer(part.estimator, optimizer, part.rows, total_weight)
             # The model counts as trained once the part is written back.
-            train(task, Phase(1, restores=part.restores), Attempt())
+            training.train(task, Phase(1, restores=part.restores), Attempt())
             part.write_back()
             for name in ("loss_curve_", "n_iter_", "best_iter_"):
                 setattr(self, name, getattr(part.estimator, name))
@@ -691,7 +665,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         self._init_curves()
         sizes = {"features": self.n_features_in_, "outputs": n_outputs}
         drawn = {*self._weight_names, *_STATES, "token_counts_", "_target_sums"} - {"coef_"}
-        extend(self, entries_of(self, drawn), sizes, new=True)
+        state.extend(self, state.entries_of(self, drawn), sizes, new=True)
         self._count_state_bytes()
 
     def _count_state_bytes(self):
@@ -701,10 +675,10 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     def _prepare_to_continue(self, optimizer):
         """Prepare the model to be trained further; raise if a parameter has changed too much."""
-        check_same_class(self, "optimizer", optimizer)
-        check_same_class(self, "loss", self._loss)
+        training.check_same_class(self, "optimizer", optimizer)
+        training.check_same_class(self, "loss", self._loss)
         self._check_state(optimizer)
-        make_trainable(self)
+        state.make_trainable(self)
         self._check_same_shape()
 
     def _grow(self, X, n_features):
@@ -731,7 +705,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         self._check_size(len(self.intercept_))
         self._grow_fields(n_before)
         used = [e for e in self._learned() if "features" in e.axes and e.get(self).size]
-        extend(self, used, {"features": n_features})
+        state.extend(self, used, {"features": n_features})
         self._count_state_bytes()
 
     def _grow_fields(self, n_before):
@@ -747,7 +721,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         }
         learned.array("intercept_", (sizes["outputs"],))
         self._check_shapes(learned, sizes)
-        check_arrays(self, learned, self._learned_weights(), sizes)
+        state.check_arrays(self, learned, self._learned_weights(), sizes)
         self._check_factors(learned, sizes)
         return learned
 
@@ -761,21 +735,22 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         """Raise unless kernels can continue training with the optimizer state."""
         learned = self._check_learned()
         self._check_has_state()
-        check_progress(learned)
+        training.check_progress(learned)
         for name in ("alpha_linear_", "alpha_factors_"):
             penalty = learned.get(name)
             valid = isinstance(penalty, Real) and penalty >= 0
             learned.require(valid, name, f"is {shown(penalty)}, not a penalty")
         sizes = {"features": self.n_features_in_, "outputs": len(self.intercept_)}
-        check_arrays(self, learned, entries_of(self, {*self._weight_names, *_STATES}), sizes)
-        check_steps(learned, "_n_steps", self._n_steps)
+        others = state.entries_of(self, {*self._weight_names, *_STATES})
+        state.check_arrays(self, learned, others, sizes)
+        state.check_steps(learned, "_n_steps", self._n_steps)
         states, n_outputs = learned.get("_optimizer_state"), len(self.intercept_)
         fits = isinstance(states, list) and len(states) == n_outputs
         learned.require(
             fits, "_optimizer_state", f"is not a list of one state for each of {n_outputs} outputs"
         )
-        for state in states:
-            learned.arrays("_optimizer_state", state, self._state_shapes(optimizer))
+        for arrays in states:
+            learned.arrays("_optimizer_state", arrays, self._state_shapes(optimizer))
 
     def _check_size(self, n_outputs):
         """Raise if the model cannot fit into memory."""
@@ -837,7 +812,7 @@ def checked_optimizer(model, spread=1.0):
 def watched_score(model):
     """Return the name of the score that early stopping maximises."""
     if model.scoring != "loss":
-        return score_name(model.scoring)
+        return training.score_name(model.scoring)
     return model._score if model._loss.code == model._scored_loss else "neg_mean_loss"
 
 
@@ -911,14 +886,14 @@ def penalties_to_try(model, rows):
 class Trained(NamedTuple):
     """What is known of a task that has been trained."""
 
-    loop: EpochLoop
+    loop: training.EpochLoop
     gain: float | None  #: see ``ModelTask.gain_of_interactions``; None unless verbose
     of_constant: float | None  #: see ``ModelTask``
 
 
 def train_task(task, phase, trial, callbacks=None, number=0):
     """Return the Trained of a task; see ``run_epochs`` for the parameters."""
-    loop = run_epochs(task, phase, trial, callbacks, number)
+    loop = training.run_epochs(task, phase, trial, callbacks, number)
     gain = task.gain_of_interactions() if task.model.verbose else None
     return Trained(loop, gain, task.of_constant)
 

@@ -14,25 +14,10 @@ from freqfm._input.validation import (
     count_threads,
 )
 from freqfm.backends.base import Stream
+from freqfm.estimators import state
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.trained import RESUMES, TrainedRecommender
-from freqfm.estimators.state import (
-    COUNTS,
-    LARGEST,
-    OPTIMIZER,
-    STATISTICS,
-    Learned,
-    OptimizerStateMixin,
-    check_arrays,
-    check_states,
-    check_steps,
-    epoch_tables,
-    extend,
-    grow_state,
-    make_rule,
-    new_state,
-    optimizer_entries,
-)
+from freqfm.estimators.state import COUNTS, LARGEST, OPTIMIZER, STATISTICS, Learned
 from freqfm.estimators.training import TrainingTask, check_same_class
 from freqfm.formulas.proposals import Proposal
 from freqfm.samplers import MIDX
@@ -120,7 +105,7 @@ def draw_rows(initializer, shape, generator, counts, first=0, directions=None):
     return table
 
 
-class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
+class GradientRecommender(state.OptimizerStateMixin, TrainedRecommender):
     """A recommender trained by an optimizer, in batches.
 
     Its components, see ``_resolve_components``, have an ``optimizer``.
@@ -142,7 +127,7 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
     def _learned_in_training(self):
         """Return what is learned beside the tables."""
         axes = {name: entry.axes[0] for name, entry in self._learned_tables().items()}
-        states = optimizer_entries(_OPTIMIZER, **axes)
+        states = state.optimizer_entries(_OPTIMIZER, **axes)
         return [*_learned_beside(self._rows_of_temperatures), *states]
 
     def _tables(self):
@@ -178,10 +163,10 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         for name in old | new:
             rows, counts = new[name] if name in new else (old[name][:0], np.zeros(0))
             width = rows.shape[1] if rows.ndim == 2 else 1
-            states[name] = new_state(components.optimizer, counts, width)
+            states[name] = state.new_state(components.optimizer, counts, width)
             if name in old:
                 rows = np.concatenate([old[name], rows])
-                states[name] = grow_state(self._training.optimizer[name], states[name])
+                states[name] = state.grow_state(self._training.optimizer[name], states[name])
             tables[name] = as_kernel_array(rows)
         self._set_tables(tables)
         shape = _shared_shape(components.temperature, int(self.n_components)) or (0, 1)
@@ -195,7 +180,7 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         done = {entry.path for entry in self._learned_tables().values()}
         others = (e for e in self._learned() if e.path not in done and None not in e.axes)
         others = [entry for entry in others if entry.keys[:2] != _OPTIMIZER]
-        extend(self, others, {**sizes, "components": int(self.n_components)}, reset)
+        state.extend(self, others, {**sizes, "components": int(self.n_components)}, reset)
         arrays = (array for state in states.values() for array in state.values())
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in arrays)
 
@@ -203,17 +188,17 @@ class GradientRecommender(OptimizerStateMixin, TrainedRecommender):
         super()._check_continues(known, components, mode)
         if mode != RESUMES:
             check_same_class(self, "optimizer", components.optimizer)
-        states, learned = self._training.optimizer, LearnedArrays(self)
-        check_states(learned, "_training.optimizer", states, self._tables(), components.optimizer)
+        given = self._training.optimizer, self._tables(), components.optimizer
+        state.check_states(LearnedArrays(self), "_training.optimizer", *given)
 
     def _check_trainable(self):
         super()._check_trainable()
         self._check_has_state()
         learned = LearnedArrays(self)
-        check_steps(learned, "_training.n_steps", self._training.n_steps)
+        state.check_steps(learned, "_training.n_steps", self._training.n_steps)
         sizes = {"users": self._n_users, "items": self.n_features_in_}
         others = [e for e in self._learned() if e.keys[:2] != _OPTIMIZER]
-        check_arrays(self, learned, others, sizes)
+        state.check_arrays(self, learned, others, sizes)
 
 
 class RecommenderTrainer(TrainingTask):
@@ -245,12 +230,12 @@ class RecommenderTrainer(TrainingTask):
         self.tables, self.training = model._tables(), model._training
         self.inverse_temperatures = model._inverse_temperatures
         decay = components.weight_decay
-        self._rule = make_rule(components.optimizer, decay.value, decay.scope)
+        self._rule = state.make_rule(components.optimizer, decay.value, decay.scope)
         self._proposal = None
 
     def _epoch_of(self, n_batches):
         """Return the backend's input for an epoch, see ``epoch_tables``; lower a falling rate."""
-        tables, first_step, corrections = epoch_tables(
+        tables, first_step, corrections = state.epoch_tables(
             self.tables, self.training.optimizer, self.training.n_steps, self.optimizer, n_batches
         )
         n_steps = self.components.n_falling_steps

@@ -13,20 +13,10 @@ from freqfm._messages import shown, warn_user
 from freqfm._signals import release_signals
 from freqfm._sklearn import Interval
 from freqfm.backends.support import check
+from freqfm.estimators import training
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender
-from freqfm.estimators.training import (
-    FitCallbacks,
-    Phase,
-    TrainedEstimator,
-    attempt,
-    check_progress,
-    check_unchanged,
-    refit,
-    score_name,
-    train,
-    with_callbacks,
-)
+from freqfm.estimators.training import FitCallbacks, Phase, TrainedEstimator, attempt
 from freqfm.model_selection._scorer import RankingScorer, scorer_of
 from freqfm.temperatures import AdapTau
 
@@ -74,7 +64,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
 
     def _check_trainable(self):
         super()._check_trainable()
-        check_progress(LearnedArrays(self), "_n_known_interactions", "_n_known_users")
+        training.check_progress(LearnedArrays(self), "_n_known_interactions", "_n_known_users")
 
     @abstractmethod
     def _resolve_components(self, interactions, known):
@@ -112,7 +102,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         if mode == RESUMES or not self._stores_users:
             return
         n_users, width = self.user_factors_.shape
-        check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
+        training.check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
         if mode == CONTINUES and known.shape[0] != n_users:
             raise ValueError(
                 f"X has {known.shape[0]} rows, but the model to continue has {n_users} users. Use "
@@ -148,7 +138,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
 
     # Fitting.
 
-    @with_callbacks
+    @training.with_callbacks
     def fit(self, X, y=None, *, X_val=None, dislikes=None):
         """Fit the model.
 
@@ -204,8 +194,9 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
             if not in_refit:
                 phase = Phase(components.max_iter)
                 if held_out is not None:
-                    phase = Phase(phase.n_epochs, self.n_iter_no_change, score_name(self.scoring))
-                train(task, phase, trial, callbacks)
+                    name = training.score_name(self.scoring)
+                    phase = Phase(phase.n_epochs, self.n_iter_no_change, name)
+                training.train(task, phase, trial, callbacks)
                 del task, score
             # With a warm start, held-out interactions are not trained on until the next call.
             refits = trained.nnz < given.nnz and not self.warm_start
@@ -213,7 +204,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
             del trained, held_out, hashed
             if refits:
                 least = min(components.max_iter, _LEAST_EPOCHS)
-                refit(self, partial(self._begin_refit, given), callbacks, in_refit, least)
+                training.refit(self, partial(self._begin_refit, given), callbacks, in_refit, least)
             callbacks.end_fit()
         return self
 
@@ -257,7 +248,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
                     return self
                 task = self._make_trainer(components, new, known, None)
             # Copies of the arrays are trained, which are discarded if training fails.
-            train(task, Phase(1, restores=False), trial)
+            training.train(task, Phase(1, restores=False), trial)
         return self
 
     def _resolved(self, interactions, known, mode):

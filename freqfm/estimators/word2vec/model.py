@@ -30,35 +30,10 @@ from freqfm._signals import release_signals
 from freqfm._sklearn import Interval, StrOptions
 from freqfm._versions import VersionStamp
 from freqfm.backends.base import STORE, Histories, Stream, TrainedTable, WordProblem
+from freqfm.estimators import state, training
 from freqfm.estimators.progress import announce
-from freqfm.estimators.state import (
-    OPTIMIZER,
-    STATISTICS,
-    Learned,
-    OptimizerStateMixin,
-    check_states,
-    check_steps,
-    entries_of,
-    epoch_tables,
-    extend,
-    grow_state,
-    make_rule,
-    make_trainable,
-    new_state,
-    optimizer_entries,
-)
-from freqfm.estimators.training import (
-    FitCallbacks,
-    Phase,
-    TrainedEstimator,
-    TrainingTask,
-    attempt,
-    check_progress,
-    check_same_class,
-    check_unchanged,
-    train,
-    with_callbacks,
-)
+from freqfm.estimators.state import OPTIMIZER, STATISTICS, Learned, OptimizerStateMixin
+from freqfm.estimators.training import FitCallbacks, Phase, TrainedEstimator, TrainingTask, attempt
 from freqfm.estimators.word2vec.documents import Documents, read_vectors, write_vectors
 from freqfm.initializers import INITIALIZERS, Initializer, resolve_for_columns
 from freqfm.metrics._hits import top_k
@@ -101,7 +76,7 @@ class Word2VecTrainer(TrainingTask):
         """Read every document once, in random order; return the mean loss."""
         tokens = self._subsampled(epoch)
         n_batches = -(-len(tokens) // int(self.model.batch_size))
-        tables, first_step, corrections = epoch_tables(
+        tables, first_step, corrections = state.epoch_tables(
             self.model._tables(), self.model._states, self.model._n_steps, self.optimizer, n_batches
         )
         if self._decays:
@@ -141,7 +116,7 @@ def _problem(model, optimizer, corpus, seed):
         thresholds=thresholds,
         aliases=aliases,
         width=model.vectors_.shape[1],
-        rule=make_rule(optimizer, 0.0, "batch"),
+        rule=state.make_rule(optimizer, 0.0, "batch"),
         seed=int(seed),
         formulas=optimizer.replacements(),
     )
@@ -391,7 +366,7 @@ class Word2Vec(
 
     # Fitting.
 
-    @with_callbacks
+    @training.with_callbacks
     def fit(self, X, y=None):
         """Learn the vocabulary and the vectors of documents.
 
@@ -428,7 +403,7 @@ class Word2Vec(
                 else:
                     self._check_trainable(optimizer)
                 trainer = self._trainer_of(optimizer, corpus, self.schedule == "linear")
-            train(trainer, Phase(int(self.max_iter)), trial, callbacks)
+            training.train(trainer, Phase(int(self.max_iter)), trial, callbacks)
             callbacks.end_fit()
         return self
 
@@ -479,7 +454,7 @@ class Word2Vec(
                     self._init_model(optimizer)
                 self._grow(vocabulary, corpus, optimizer)
                 trainer = self._trainer_of(optimizer, corpus, False)
-            train(trainer, Phase(1), trial)
+            training.train(trainer, Phase(1), trial)
         return self
 
     def _resolve_optimizer(self):
@@ -557,7 +532,7 @@ class Word2Vec(
 
     def _learned(self):
         """Return what the model learns, a list of ``Learned``."""
-        states = optimizer_entries(("_states",), **dict.fromkeys(_TABLES, "tokens"))
+        states = state.optimizer_entries(("_states",), **dict.fromkeys(_TABLES, "tokens"))
         return [*_TABLES.values(), Learned("_n_steps", (1,), STATISTICS, np.int64), *states]
 
     def _tables(self):
@@ -574,17 +549,19 @@ class Word2Vec(
             self.vectors_ = np.concatenate([self.vectors_, rows])
             self.output_vectors_ = np.concatenate([self.output_vectors_, np.zeros_like(rows)])
             self._states = {
-                name: grow_state(old, new_state(optimizer, counts[n_old:], rows.shape[1]))
+                name: state.grow_state(
+                    old, state.new_state(optimizer, counts[n_old:], rows.shape[1])
+                )
                 for name, old in self._states.items()
             }
         known = ("_n_steps", "_states", *Word2VecTrainer._names)
-        extend(self, entries_of(self, known), {"tokens": n_new}, new=not n_old)
+        state.extend(self, state.entries_of(self, known), {"tokens": n_new}, new=not n_old)
         counts[:n_old] += self.token_counts_
         self.token_counts_ = counts
 
     def _trainer_of(self, optimizer, corpus, decays):
         """Return the task for the epoch loop."""
-        make_trainable(self, align=True)
+        state.make_trainable(self, align=True)
         states = (entry.get(self) for entry in self._learned() if entry.role == OPTIMIZER)
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in states)
         n_threads = count_threads(self.n_jobs)
@@ -660,12 +637,12 @@ class Word2Vec(
         self._check_has_state()
         learned = self._check_outputs()
         self._tokens_by_row()  # not only once: training reads all rows
-        check_same_class(self, "optimizer", optimizer)
+        training.check_same_class(self, "optimizer", optimizer)
         width = self.vectors_.shape[1]
-        check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
-        check_progress(learned)
-        check_steps(learned, "_n_steps", learned.get("_n_steps"))
-        check_states(learned, "_states", learned.get("_states"), self._tables(), optimizer)
+        training.check_unchanged(self, "n_components", width == self.n_components, f"the {width}")
+        training.check_progress(learned)
+        state.check_steps(learned, "_n_steps", learned.get("_n_steps"))
+        state.check_states(learned, "_states", learned.get("_states"), self._tables(), optimizer)
 
     # Predictions.
 
