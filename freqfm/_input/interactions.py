@@ -11,18 +11,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._input.frames import (
-    dtype_of,
-    is_count,
-    is_frame,
-    is_lazy,
-    is_rating,
-    only_numbered,
-    open_frame,
-    role_of,
-    times_of,
-    to_numpy,
-)
+from freqfm._input import frames
 from freqfm._input.ids import (
     are_times,
     as_floats,
@@ -87,8 +76,8 @@ class InteractionTable:
     def __init__(self, X, name="X"):
         X = with_groups(X)
         self.names, self.all_names, self.given, self._name = None, None, X, name
-        if is_frame(X):
-            names, self._native = open_frame(X, name)
+        if frames.is_frame(X):
+            names, self._native = frames.open_frame(X, name)
             twice = [name for name, n in Counter(map(str, names)).items() if n > 1]
             if twice:
                 raise ValueError(
@@ -97,7 +86,7 @@ class InteractionTable:
             self.shape = X.shape[0], len(names)
             if not all(isinstance(name, Integral) for name in names):
                 self.all_names = list(map(str, names))
-            if not only_numbered(names):
+            if not frames.only_numbered(names):
                 self.names = self.all_names
         else:
             if sparse.issparse(X):
@@ -125,12 +114,12 @@ class InteractionTable:
     def column(self, place):
         """Return the column at a position, as an array."""
         column = self._native(place)
-        return column if isinstance(column, np.ndarray) else to_numpy(column)
+        return column if isinstance(column, np.ndarray) else frames.to_numpy(column)
 
     def has_times(self, user, item):
         """Return whether there is a column of times, by its name or its usual position."""
         if self.names is not None:
-            return "time" in map(role_of, self.names)
+            return "time" in map(frames.role_of, self.names)
         usual = all(is_auto(key) or key == at for at, key in enumerate((user, item)))
         return usual and self.shape[1] > 3
 
@@ -209,7 +198,7 @@ class InteractionTable:
 
     def _usual_name(self, role, places):
         """Return the only column with a usual name for this role."""
-        found = [place for place, name in enumerate(self.names) if role_of(name) == role]
+        found = [place for place, name in enumerate(self.names) if frames.role_of(name) == role]
         if len(found) > 1:
             found = [place for place in found if place not in places.values()]
         if len(found) == 1:
@@ -217,7 +206,8 @@ class InteractionTable:
         if role == "value" and not found:
             others = set(range(len(self.names))) - {places.get("user"), places.get("item")}
             # Counts of groups of users and items have no other column.
-            return others.pop() if len(others) == 1 and is_count(self.names[min(others)]) else None
+            is_counted = len(others) == 1 and frames.is_count(self.names[min(others)])
+            return others.pop() if is_counted else None
         several = f"several columns of {role}s, {shorten(self.names[place] for place in found)},"
         advice = {
             "value": "value= the right one, or value=None to count every interaction as 1",
@@ -270,7 +260,7 @@ class InteractionTable:
             ignored = [
                 name
                 for place, name in enumerate(names)
-                if place not in (*places.values(), *others) and role_of(name) != "time"
+                if place not in (*places.values(), *others) and frames.role_of(name) != "time"
             ]
             if ignored:
                 warn_once(
@@ -278,7 +268,7 @@ class InteractionTable:
                     f"ignored, {shorten(ignored)}. Pass value= the column of weights if there is "
                     f"one, value=None to ignore these silently."
                 )
-        elif self.names is not None and is_rating(names[place]):
+        elif self.names is not None and frames.is_rating(names[place]):
             warn_once(
                 f"X is read with {read}: ratings are weights, so that low ones count as interest "
                 f"too. Pass dislikes_up_to=2, for instance, if ratings up to 2 are dislikes, "
@@ -347,7 +337,7 @@ class InteractionTable:
                 column = column.cast(column.type.value_type)
             with contextlib.suppress(NotImplementedError):  # lists, for which there is an error
                 column = column.dictionary_encode().unify_dictionaries().combine_chunks()
-                ids = as_ids(to_numpy(column.dictionary), f"X's column of {role}s")
+                ids = as_ids(frames.to_numpy(column.dictionary), f"X's column of {role}s")
                 return ids, column.indices.to_numpy()
         return self.ids(role, place), slice(None)
 
@@ -389,19 +379,19 @@ class InteractionTable:
         """
         name = "X's column of times"
         column = self._native(place)
-        times = times_of(column)
-        values = natural(times if isinstance(times, np.ndarray) else to_numpy(times))
+        times = frames.times_of(column)
+        values = natural(times if isinstance(times, np.ndarray) else frames.to_numpy(times))
         check_present(values, name)
-        if getattr(dtype_of(column), "ordered", False) and hasattr(column, "cat"):
+        if getattr(frames.dtype_of(column), "ordered", False) and hasattr(column, "cat"):
             return column.cat.codes.to_numpy()
-        if type(dtype_of(column)).__name__ == "Enum":
+        if type(frames.dtype_of(column)).__name__ == "Enum":
             return column.to_physical().to_numpy()
         return time_ranks(values, name)
 
 
 def refuse_lazy(X, name):
     """Raise if this is a path, or a table that is read chunk by chunk."""
-    if isinstance(X, (str, PathLike)) or is_lazy(X):
+    if isinstance(X, (str, PathLike)) or frames.is_lazy(X):
         raise TypeError(
             f"{name} is a {type(X).__name__}, which only fit reads, as X; give the rows in memory, "
             f"as pandas.read_parquet(path) returns them."
@@ -413,7 +403,7 @@ def with_groups(X):
     groups = getattr(getattr(X, "index", None), "names", [])
     if not hasattr(X, "iloc") or len(groups) < 2:
         return X
-    roles = set(map(role_of, groups)) - set(map(role_of, getattr(X, "columns", [])))
+    roles = set(map(frames.role_of, groups)) - set(map(frames.role_of, getattr(X, "columns", [])))
     return X.reset_index() if X.ndim == 1 or {"user", "item"} <= roles else X
 
 
@@ -442,8 +432,8 @@ class LazyTable:
     def chunks(self, columns=None):
         """Yield a table for each chunk that has rows, of some columns by name or of all."""
         lazy = hasattr(self._X, "collect")
-        frames = self._collected(columns) if lazy else self._batches(columns)
-        for frame in frames:
+        parts = self._collected(columns) if lazy else self._batches(columns)
+        for frame in parts:
             if frame.shape[0]:
                 yield InteractionTable(frame)
 
