@@ -731,6 +731,22 @@ def check_number(name, value, least, most):
     return float(value)
 
 
+def check_fraction(name, fraction):
+    """Return the number if it lies between 0 and 1."""
+    is_number = isinstance(fraction, Real)
+    if not is_number or not 0 < fraction < 1:
+        error = ValueError if is_number else InvalidParameterError
+        raise error(f"{name}={shown(fraction)} must be a number above 0 and below 1.")
+    return float(fraction)
+
+
+def check_seed(seed):
+    """Return the seed as an int if it is an integer."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise InvalidParameterError(f"seed={shown(seed)} must be an integer.")
+    return int(seed)
+
+
 def physical_memory():
     """Return the memory of the machine, or of the container, in bytes, with swap; None if unknown.
 

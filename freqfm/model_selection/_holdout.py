@@ -1,7 +1,7 @@
 """Holding out part of every user's history, and the steps before a recommender."""
 
 from hashlib import blake2b
-from numbers import Integral, Number, Real
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,14 @@ from freqfm._input.interactions import InteractionTable, with_groups
 from freqfm._input.rows import slices, with_one_index_type
 from freqfm._input.validation import (
     check_finite,
+    check_fraction,
     check_integer,
+    check_seed,
     checked_csr,
     draw_seed,
     is_canonical,
     summed_csr,
 )
-from freqfm._messages import shown
-from freqfm._sklearn import InvalidParameterError
 
 # The attribute with the only model of those that change what is made of its scores or targets.
 _MODELS = {
@@ -272,22 +272,6 @@ def holdout_by_content(
         row_hashes = np.add.reduceat(hashes, X.indptr[filled])
         keys = _mix(hashes ^ np.repeat(_mix(row_hashes), np.diff(X.indptr)[filled]))
     return source.parts(_choose(X, keys, check_fraction("fraction", fraction), 1))
-
-
-def check_fraction(name, fraction):
-    """Return the number if it lies between 0 and 1."""
-    is_number = isinstance(fraction, Real)
-    if not is_number or not 0 < fraction < 1:
-        error = ValueError if is_number else InvalidParameterError
-        raise error(f"{name}={shown(fraction)} must be a number above 0 and below 1.")
-    return float(fraction)
-
-
-def check_seed(seed):
-    """Return the seed as an int if it is an integer."""
-    if not isinstance(seed, Integral) or isinstance(seed, bool):
-        raise InvalidParameterError(f"seed={shown(seed)} must be an integer.")
-    return int(seed)
 
 
 def open_histories(X, user, item):

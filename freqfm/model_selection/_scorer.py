@@ -9,16 +9,17 @@ from sklearn.utils import check_array
 from freqfm import metrics
 from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import split_signs, take_rows, with_one_index_type
-from freqfm._input.validation import check_count, check_flag, checked_csr, named
-from freqfm._messages import not_known, shown, warn_user
-from freqfm.metrics._hits import as_csr
-from freqfm.model_selection._holdout import (
+from freqfm._input.validation import (
+    check_count,
+    check_flag,
     check_fraction,
     check_seed,
-    holdout_by_content,
-    last_step,
-    transform,
+    checked_csr,
+    named,
 )
+from freqfm._messages import not_known, shown, warn_user
+from freqfm.metrics._hits import as_csr
+from freqfm.model_selection._holdout import holdout_by_content, last_step, transform
 
 METRICS = {
     "ndcg": metrics.ndcg_at_k,

@@ -8,8 +8,7 @@ from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import Bunch
 
 from freqfm._input.interactions import InteractionTable
-from freqfm._input.validation import check_flag, check_integer, draw_seed
-from freqfm.model_selection._holdout import check_fraction
+from freqfm._input.validation import check_flag, check_fraction, check_integer, draw_seed
 
 
 class _InteractionSplitter(BaseCrossValidator):
