@@ -51,11 +51,6 @@ def totals_in(X, model):
     return item_knn.totals_of(model, with_one_index_type(X).T.tocsr())
 
 
-def sums_of_roots(X):
-    """Return the sums of the roots of values over some users, by item."""
-    return column_sums(X, np.sqrt)
-
-
 def product(pair, begin, end):
     """Return the products of some items with all, of some users."""
     return (pair[0][begin:end] @ pair[1]).astype(np.float64)
@@ -264,7 +259,7 @@ class ItemKNNRecommender(ClosedFormOnCluster, item_knn.ItemKNNRecommender):
     def _item_weights(self, X):
         n_items, model = X.shape[1], self._new(self._local)
         self.item_power_ = item_knn.power_of(self, X)
-        sums = sum(X.gathered(sums_of_roots))
+        sums = sum(X.gathered(partial(column_sums, of=np.sqrt)))
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         totals = sum(X.gathered(partial(totals_in, model=model)))
         pairs = X.each(partial(pair_of_neighbors, model=model), totals)

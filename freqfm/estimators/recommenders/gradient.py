@@ -263,7 +263,9 @@ class RecommenderTrainer(TrainingTask):
     def _replace_proposal(self, proposal):
         """Draw from another proposal from now on."""
         self._proposal = self._checked(proposal)
-        self._keep_codewords()
+        # The next call of ``fit`` begins the sampler's proposals with these.
+        codewords = getattr(self._proposal, "codewords", self.training.codewords)
+        self.training = self.training._replace(codewords=codewords)
 
     @property
     def _quantizes(self):
@@ -277,11 +279,6 @@ class RecommenderTrainer(TrainingTask):
         """Return the codewords of the first columns of a table, and the codes of its rows."""
         options = self.components.sampler.quantization(n_columns, seed, last)
         return self._trainer.quantize(table, n_columns, bool(self.components.cosine), options)
-
-    def _keep_codewords(self):
-        """Keep the codewords with which the next call of ``fit`` begins a sampler's proposals."""
-        codewords = getattr(self._proposal, "codewords", self.training.codewords)
-        self.training = self.training._replace(codewords=codewords)
 
     @property
     def _sampler_draws(self):

@@ -197,9 +197,7 @@ def power_of(model, X):
 
 def totals_of(model, rows):
     """Return the sums over users that ``weighted`` needs: of roots, or of the values."""
-    if model.weighting == "conditional":
-        return row_sums(rows, np.sqrt)
-    return row_sums(rows)
+    return row_sums(rows, np.sqrt if model.weighting == "conditional" else np.asarray)
 
 
 def weighted(model, rows, totals):
