@@ -7,6 +7,8 @@ from numbers import Integral
 
 import numpy as np
 
+from freqfm._input.validation import as_native
+
 
 def is_frame(X):
     """Return whether X is a DataFrame or a table of pyarrow, with named columns."""
@@ -45,15 +47,6 @@ def as_reader(X):
     import pyarrow
 
     return pyarrow.RecordBatchReader.from_stream(X)
-
-
-def as_native(X):
-    """Return the object that a DataFrame of narwhals wraps; other objects unchanged."""
-    if type(X).__module__.split(".")[0] != "narwhals":
-        return X
-    import narwhals
-
-    return narwhals.to_native(X)
 
 
 def open_frame(X, name="X"):

@@ -11,7 +11,6 @@ from scipy import sparse
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import validate_data
 
-from freqfm._input.frames import as_native
 from freqfm._input.ids import check_present, natural
 from freqfm._input.rows import CarriesFields, csr_of, slices, take_rows, with_one_index_type
 from freqfm._machine import available_threads, cores
@@ -830,6 +829,15 @@ def validate_id(name, index, n):
     if np.ndim(index) != 0:
         raise ValueError(f"{name} must be a single index; got {shown(index)}.")
     return int(indices[0])
+
+
+def as_native(X):
+    """Return the object that a DataFrame of narwhals wraps; other objects unchanged."""
+    if type(X).__module__.split(".")[0] != "narwhals":
+        return X
+    import narwhals
+
+    return narwhals.to_native(X)
 
 
 def as_array(name, values):
