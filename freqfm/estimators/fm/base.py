@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -116,6 +117,46 @@ def learned_in_training(n_outputs, of_factors):
     return [*found, Learned("_target_sums", ("outputs", 4), state.COUNTS, np.float64)]
 
 
+class LinearPart:
+    """The attribute ``coef_``, kept where other attributes are.
+
+    shap takes every model that has ``coef_`` and ``intercept_`` for a linear one, with no means to
+    tell it otherwise; it is therefore told that there is no ``coef_``. Feature selection of
+    scikit-learn ranks by ``coef_``, which is one possible order: it gets a warning.
+    """
+
+    def __get__(self, model, owner=None):
+        if model is None:
+            return self
+        if "coef_" not in vars(model):
+            raise AttributeError(f"{type(model).__name__!r} object has no attribute 'coef_'")
+        caller = sys._getframe(1).f_globals.get("__name__") or ""
+        if caller.startswith("shap."):
+            warn_user(f"{self._describe(model)}; shap gets no coef_.")
+            raise AttributeError(self._describe(model))
+        if caller.startswith("sklearn.feature_selection."):
+            warn_user(
+                f"{self._describe(model)}, and to select features "
+                f"sklearn.inspection.permutation_importance."
+            )
+        return vars(model)["coef_"]
+
+    def __set__(self, model, value):
+        vars(model)["coef_"] = value
+
+    def __delete__(self, model):
+        if vars(model).pop("coef_", self) is self:
+            raise AttributeError("coef_")
+
+    def _describe(self, model):
+        score = "decision_function" if hasattr(model, "decision_function") else "predict"
+        return (
+            f"coef_ is only the linear part of {type(model).__name__}, whose features also "
+            f"interact. For what each feature adds to a score use explain, or "
+            f"shap.Explainer(model.{score}, background)"
+        )
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimator, BaseEstimator):
     """Base class of all factorization machines: everything but factors and targets.
@@ -185,6 +226,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
     #: that score. Other losses are scored by their negative mean.
     _scored_loss: ClassVar[int]
     _score: ClassVar[str]
+
+    coef_ = LinearPart()
 
     #: The class that trains the model.
     _trainer = FMTrainer

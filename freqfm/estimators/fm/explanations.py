@@ -16,7 +16,6 @@ reference, phi_i = x_i (w_i + (W x)_i / 2): the linear term and half of each int
 
 import copy
 import re
-import sys
 from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -36,7 +35,7 @@ from freqfm._input.frames import is_frame
 from freqfm._input.ids import unique_codes
 from freqfm._input.rows import column_sums, concatenated_ranges, slices, with_one_index_type
 from freqfm._input.validation import as_array, check_count, check_flag, kernel_csr, validate_rows
-from freqfm._messages import shown, warn_user
+from freqfm._messages import shown
 from freqfm.backends.base import Tower, layers_of
 from freqfm.estimators.fm.fields import WithFields, checked_labels, column_fields
 from freqfm.model_selection._holdout import models_in, steps_of, transform
@@ -706,51 +705,6 @@ def mean_magnitudes(explainer, X, groups, n_groups):
     return found / X.shape[0]
 
 
-_ADVICE = (
-    "is only the linear part of {name}, whose features also interact. For what each feature adds "
-    "to a score use explain, or shap.Explainer(model.{score}, background)"
-)
-
-
-class LinearPart:
-    """The attribute ``coef_``, kept where other attributes are.
-
-    shap takes every model that has ``coef_`` and ``intercept_`` for a linear one, with no means to
-    tell it otherwise; it is therefore told that there is no ``coef_``. Feature selection of
-    scikit-learn ranks by ``coef_``, which is one possible order: it gets a warning.
-    """
-
-    def __get__(self, model, owner=None):
-        if model is None:
-            return self
-        if "coef_" not in vars(model):
-            raise AttributeError(f"{type(model).__name__!r} object has no attribute 'coef_'")
-        caller = sys._getframe(1).f_globals.get("__name__") or ""
-        if caller.startswith("shap."):
-            warn_user(f"{self._describe(model)}; shap gets no coef_.")
-            raise AttributeError(self._describe(model))
-        if caller.startswith("sklearn.feature_selection."):
-            warn_user(
-                f"{self._describe(model)}, and to select features "
-                f"sklearn.inspection.permutation_importance."
-            )
-        return vars(model)["coef_"]
-
-    def __set__(self, model, value):
-        vars(model)["coef_"] = value
-
-    def __delete__(self, model):
-        try:
-            del vars(model)["coef_"]
-        except KeyError:
-            raise AttributeError("coef_") from None
-
-    def _describe(self, model):
-        name = type(model).__name__
-        score = "decision_function" if hasattr(model, "decision_function") else "predict"
-        return f"coef_ {_ADVICE.format(name=name, score=score)}"
-
-
 # Pairs that are scored at once, each taking about 40 bytes.
 _PAIRS_AT_ONCE = 1 << 20
 
@@ -862,8 +816,6 @@ def _keep_largest(best, new, n):
 
 class ExplanationMixin:
     """Methods that explain scores; the class for the factors has ``_pair_terms``."""
-
-    coef_ = LinearPart()
 
     def explain(self, X, *, background=None, fields=None, feature_names=None, as_frame=False):
         """Return the contribution of each entry of each row to the row's score.
