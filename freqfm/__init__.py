@@ -43,10 +43,7 @@ if TYPE_CHECKING:
         NFMRegressor as NFMRegressor,
     )
     from freqfm.estimators.fm.explanations import explain as explain
-    from freqfm.estimators.fm.fields import (
-        WithFields as WithFields,
-        column_fields as column_fields,
-    )
+    from freqfm.estimators.fm.fields import WithFields as WithFields, column_fields as column_fields
     from freqfm.estimators.fm.plain import (
         FMClassifier as FMClassifier,
         FMRegressor as FMRegressor,

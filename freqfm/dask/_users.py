@@ -13,14 +13,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from freqfm._input.ids import as_list
-from freqfm._input.rows import (
-    column_sums,
-    csr_of,
-    row_sums,
-    split_signs,
-    stack_rows,
-    take_rows,
-)
+from freqfm._input.rows import column_sums, csr_of, row_sums, split_signs, stack_rows, take_rows
 from freqfm._input.validation import canonical_csr, count_columns
 from freqfm._messages import shown
 from freqfm._paths import check_path

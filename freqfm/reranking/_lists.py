@@ -5,12 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from freqfm._input.item_tables import (
-    category_shares,
-    codes_of,
-    number_table,
-    refuse_repeated,
-)
+from freqfm._input.item_tables import category_shares, codes_of, number_table, refuse_repeated
 from freqfm._input.rows import concatenated_ranges
 from freqfm._input.validation import as_array, check_count, check_finite
 from freqfm.backends.base import RankedLists

@@ -13,12 +13,7 @@ from numpy.typing import ArrayLike
 
 from freqfm._components import NON_NEGATIVE, resolve
 from freqfm._input.rows import CarriesFields, slices
-from freqfm._input.validation import (
-    LearnedArrays,
-    as_kernel_input,
-    check_memory,
-    check_sizes,
-)
+from freqfm._input.validation import LearnedArrays, as_kernel_input, check_memory, check_sizes
 from freqfm._machine import aligned_zeros
 from freqfm._sklearn import Interval
 from freqfm.backends.base import DenseTraining, FieldVectors, FieldWeights, Tower, layers_of

@@ -16,15 +16,7 @@ from freqfm.backends.support import check
 from freqfm.formulas import codes
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import RANKING_LOSSES, RankingLoss, VectorLoss
-from freqfm.optimizers import (
-    CFSGD,
-    FASGD,
-    OPTIMIZERS,
-    SGD,
-    Optimizer,
-    RowwiseAdagrad,
-    WeightDecay,
-)
+from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Optimizer, RowwiseAdagrad, WeightDecay
 from freqfm.samplers import SAMPLERS, InBatch, Popularity, Sampler, Uniform
 from freqfm.temperatures import (
     TEMPERATURES,

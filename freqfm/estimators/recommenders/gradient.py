@@ -8,11 +8,7 @@ import numpy as np
 
 from freqfm._components import set_by_user
 from freqfm._input.rows import slices
-from freqfm._input.validation import (
-    LearnedArrays,
-    as_kernel_array,
-    count_threads,
-)
+from freqfm._input.validation import LearnedArrays, as_kernel_array, count_threads
 from freqfm.backends.base import Stream
 from freqfm.estimators import state
 from freqfm.estimators.progress import announce

@@ -14,12 +14,7 @@ from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._dense import ACTIVATIONS, as_layers, decode, draw_layer, encode, unit_rows
 from freqfm._input.rows import take_rows
-from freqfm._input.validation import (
-    as_kernel_input,
-    check_memory,
-    check_sizes,
-    count_threads,
-)
+from freqfm._input.validation import as_kernel_input, check_memory, check_sizes, count_threads
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import AutoencoderBatch, AutoencoderProblem, Histories

@@ -10,12 +10,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
-from freqfm._components import (
-    POSITIVE,
-    POSITIVE_INTEGER,
-    nearest,
-    resolve,
-)
+from freqfm._components import POSITIVE, POSITIVE_INTEGER, nearest, resolve
 from freqfm._input.ids import as_list
 from freqfm._input.validation import (
     LearnedArrays,
