@@ -14,12 +14,7 @@ from sklearn.utils.validation import _num_samples as num_samples
 #: belong to a call or a process, not to a model: the callbacks, the call of a search, and two of
 #: calls of ``fit``.
 CALLBACKS, CALL_OF_SEARCH = "_skl_callbacks", "_parent_callback_ctx"
-CALLBACK_ATTRIBUTES = (
-    CALLBACKS,
-    CALL_OF_SEARCH,
-    "_callback_fit_ctx",
-    "_skl_callbacks_to_teardown",
-)
+CALLBACK_ATTRIBUTES = (CALLBACKS, CALL_OF_SEARCH, "_callback_fit_ctx", "_skl_callbacks_to_teardown")
 
 
 def callbacks_of(estimator):

@@ -221,9 +221,7 @@ class OnCluster:
 class Merged(OnCluster):
     """A mixin of estimators whose shards each train a copy of the model."""
 
-    _parameter_constraints: ClassVar = {
-        "n_merges": [Interval(Integral, 1, None, closed="left")],
-    }
+    _parameter_constraints: ClassVar = {"n_merges": [Interval(Integral, 1, None, closed="left")]}
 
     n_merges: int = 4
 

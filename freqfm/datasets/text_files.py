@@ -697,10 +697,7 @@ _ALLOWED_PER_INTERACTION = 100
 
 
 def load_interactions(
-    path: str | os.PathLike[str],
-    *,
-    format: str = "auto",
-    shape: tuple[int, int] | None = None,
+    path: str | os.PathLike[str], *, format: str = "auto", shape: tuple[int, int] | None = None
 ) -> csr_array:
     """Load interactions of users and items from a file of lists.
 

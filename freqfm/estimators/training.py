@@ -665,9 +665,7 @@ class FitCallbacks:
                 self._task.pull()
                 attributes = self._task.attributes
             return context.call_on_fit_task_end(
-                estimator=self._estimator,
-                reconstruction_attributes=attributes,
-                **self._data,
+                estimator=self._estimator, reconstruction_attributes=attributes, **self._data
             )
 
 

@@ -203,12 +203,7 @@ def holdout_interactions(
 
 
 def holdout_by_content(
-    X,
-    fraction: float = 0.2,
-    *,
-    seed: int = 0,
-    user: str | int = "auto",
-    item: str | int = "auto",
+    X, fraction: float = 0.2, *, seed: int = 0, user: str | int = "auto", item: str | int = "auto"
 ) -> Any:
     """Hold out some interactions of every user, chosen by the row's own items.
 

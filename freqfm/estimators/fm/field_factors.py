@@ -390,10 +390,7 @@ class FieldAwareFactors(FactorsByField):
 class FieldWeightedFactors(FactorsByField, FactorsWithDense):
     """One vector for each feature, and a weight for each pair of fields."""
 
-    _parameter_constraints = {
-        "field_optimizer": "no_validation",
-        "alpha_fields": NON_NEGATIVE,
-    }
+    _parameter_constraints = {"field_optimizer": "no_validation", "alpha_fields": NON_NEGATIVE}
     _divergence_hint = (
         f"a smaller rate of field_optimizer, such as field_optimizer=Adam(1e-4), or "
         f"{FactorsWithDense._divergence_hint}"

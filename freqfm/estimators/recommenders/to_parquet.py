@@ -124,8 +124,7 @@ def _write(model, path, users, items, options):
     hashes = {name: _hash(value) for name, value in of_request.items()}
     types = {name: ids.type for name, ids in columns.items()}
     schema = pyarrow.schema(
-        {**types, "rank": pyarrow.int32(), "score": pyarrow.float32()},
-        {_KEY: json.dumps(hashes)},
+        {**types, "rank": pyarrow.int32(), "score": pyarrow.float32()}, {_KEY: json.dumps(hashes)}
     )
     size = max(1, min(_USERS_OF_PART, _PLACES_OF_PART // options["n_recommendations"]))
     parts = list(slices(n_users, size)) or [slice(0, 0)]
