@@ -6,15 +6,7 @@ from numbers import Integral
 
 import numpy as np
 
-from freqfm import backends
-from freqfm._dense import (
-    ACTIVATIONS,
-    apply_hidden,
-    apply_layer,
-    draw_layer,
-    hidden_gradients,
-    layer_gradients,
-)
+from freqfm import _dense, backends
 from freqfm._input.validation import check_sizes
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
@@ -206,7 +198,7 @@ class MLP(Backbone):
     _needs_adaptive_steps = True
     _parameter_constraints = {
         "hidden_layer_sizes": ["array-like"],
-        "activation": [StrOptions(set(ACTIVATIONS))],
+        "activation": [StrOptions(set(_dense.ACTIVATIONS))],
     }
 
     def __init__(self, hidden_layer_sizes=(64, 64), *, activation: str = "relu"):
@@ -231,7 +223,7 @@ class MLP(Backbone):
             generator = np.random.default_rng(np.frombuffer(rows[0].tobytes(), dtype=np.uint32))
             widths = [rows.shape[1], *sizes, rows.shape[1]]
             for k, shape in enumerate(pairwise(widths)):
-                tables[f"{side}_layer_{k}"] = draw_layer(generator, *shape)
+                tables[f"{side}_layer_{k}"] = _dense.draw_layer(generator, *shape)
         return tables
 
     def _layers(self, tables, side):
@@ -243,8 +235,10 @@ class MLP(Backbone):
         with single_threaded_blas():
             for side, rows in zip(_SIDES, (users, items), strict=True):
                 *hidden, last = self._layers(tables, side)
-                values = apply_hidden(hidden, tables[f"{side}_factors"][rows], self.activation)
-                vectors.append(apply_layer(last, values[-1]))
+                values = _dense.apply_hidden(
+                    hidden, tables[f"{side}_factors"][rows], self.activation
+                )
+                vectors.append(_dense.apply_layer(last, values[-1]))
                 context.append((rows, values))
         return *vectors, context
 
@@ -270,8 +264,10 @@ class MLP(Backbone):
                 _SIDES, context, (user_gradients, item_gradients), strict=True
             ):
                 *hidden, last = self._layers(tables, side)
-                by_last, gradient = layer_gradients(last, values[-1], gradient)
-                by_hidden, gradient = hidden_gradients(hidden, values, gradient, self.activation)
+                by_last, gradient = _dense.layer_gradients(last, values[-1], gradient)
+                by_hidden, gradient = _dense.hidden_gradients(
+                    hidden, values, gradient, self.activation
+                )
                 for k, by_layer in enumerate([*by_hidden, by_last]):
                     found[f"{side}_layer_{k}"] = np.arange(len(by_layer)), by_layer
                 found[f"{side}_factors"] = rows, gradient

@@ -17,15 +17,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch, column_or_1d
 
+from freqfm._input import validation
 from freqfm._input.rows import csr_of, slices, with_one_index_type
-from freqfm._input.validation import (
-    as_float_csr,
-    check_columns,
-    check_flag,
-    check_integer,
-    check_structure,
-    is_stream,
-)
 from freqfm._messages import cut, shown
 from freqfm._paths import check_path
 
@@ -101,7 +94,7 @@ def save_csr(path: str | os.PathLike[str], X, y=None, sample_weight=None) -> Non
     ((100, 30), (100,))
     """
     folder = Path(check_path("path", path))
-    if is_stream(X):
+    if validation.is_stream(X):
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight are part of a stream; leave them out.")
         chunks = X.epoch(0)
@@ -152,7 +145,7 @@ def _write(folder, header, chunks):
     end = 0
     _append(folder, header, "indptr", np.zeros(1, dtype=np.int64))
     for rows, *others in chunks:
-        rows = as_float_csr(rows)
+        rows = validation.as_float_csr(rows)
         header["n_features"] = max(header["n_features"], rows.shape[1])
         _append(folder, header, "indptr", rows.indptr[1:] + end)
         _append(folder, header, "indices", rows.indices)
@@ -245,8 +238,10 @@ def load_csr(
     --------
     save_csr : Writes the folder, with an example.
     """
-    mmap = check_flag("mmap", mmap)
-    return open_csr(path, mmap, not mmap if verify is None else check_flag("verify", verify))[0]
+    mmap = validation.check_flag("mmap", mmap)
+    return open_csr(
+        path, mmap, not mmap if verify is None else validation.check_flag("verify", verify)
+    )[0]
 
 
 def open_csr(path, mmap=True, verify=False):
@@ -295,7 +290,10 @@ def _open(folder, header, mmap, verify):
     """Return the results of ``open_csr`` for a subfolder."""
     kept = header["arrays"]
     arrays = {name: _read(folder, name, known, mmap) for name, known in kept.items()}
-    shape = len(arrays["indptr"]) - 1, check_integer("n_features", header["n_features"], 0)
+    shape = (
+        len(arrays["indptr"]) - 1,
+        validation.check_integer("n_features", header["n_features"], 0),
+    )
     left = {name: list(known["checksums"]) for name, known in kept.items()}
 
     def compare(name, first, last):
@@ -323,9 +321,9 @@ def _open(folder, header, mmap, verify):
 def _bunch(arrays, shape, read_indices):
     """Return the arrays of a folder, which are checked, as a Bunch."""
     X = csr_of(*(arrays[name] for name in ("data", "indices", "indptr")), shape)
-    check_columns(X)
+    validation.check_columns(X)
     # SciPy's compiled code does not check indices.
-    check_structure(X, read_indices=read_indices)
+    validation.check_structure(X, read_indices=read_indices)
     if len(X.indices) != X.indptr[-1]:
         raise ValueError(f"{X.indptr[-1]} entries in the rows, but {len(X.indices)} in the files")
     others = {name: arrays.get(name) for name in ("target", "sample_weight")}
@@ -342,7 +340,7 @@ def _read(folder, name, kept, mmap):
     known = dtype.kind in "biuf" and dtype.isnative and dtype.str == kept["dtype"]
     if not known or dtype != _DTYPES.get(name, dtype):
         raise ValueError(f"{name} holds {dtype}, which save_csr does not write on this machine")
-    n_bytes = check_integer("size", kept["size"], 0) * dtype.itemsize
+    n_bytes = validation.check_integer("size", kept["size"], 0) * dtype.itemsize
     found = path.stat().st_size
     if found != n_bytes or len(kept["checksums"]) != -(-n_bytes // _BLOCK):
         raise ValueError(

@@ -7,16 +7,9 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from freqfm import metrics
+from freqfm._input import validation
 from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import split_signs, take_rows, with_one_index_type
-from freqfm._input.validation import (
-    check_count,
-    check_flag,
-    check_fraction,
-    check_seed,
-    checked_csr,
-    named,
-)
 from freqfm._messages import not_known, shown, warn_user
 from freqfm.metrics._hits import as_csr
 from freqfm.model_selection._holdout import holdout_by_content, last_step, transform
@@ -107,10 +100,10 @@ def make_ranking_scorer(
     name, at = metric_and_k("metric", metric)
     if k is not None and at is not None:
         raise ValueError(f"k={shown(k)} and metric={metric!r} both give k; leave one of them out.")
-    k = check_count("k", k) if k is not None else at or 10
-    exclude_seen = check_flag("exclude_seen", exclude_seen)
-    fraction = check_fraction("fraction", fraction)
-    return RankingScorer(name, k, fraction, check_seed(seed), exclude_seen)
+    k = validation.check_count("k", k) if k is not None else at or 10
+    exclude_seen = validation.check_flag("exclude_seen", exclude_seen)
+    fraction = validation.check_fraction("fraction", fraction)
+    return RankingScorer(name, k, fraction, validation.check_seed(seed), exclude_seen)
 
 
 def scorer_of(scoring, k):
@@ -181,9 +174,9 @@ class RankingScorer:
         """
         refuse_table(X)
         if sparse.issparse(X):
-            X = checked_csr(X)
+            X = validation.checked_csr(X)
         else:
-            with named("X"):
+            with validation.named("X"):
                 X = check_array(X, ensure_all_finite=False, input_name="X")
         if y is None:
             history, relevant = holdout_by_content(X, self.fraction, seed=self.seed)

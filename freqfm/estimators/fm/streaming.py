@@ -13,15 +13,8 @@ import numpy as np
 from sklearn.base import is_regressor
 
 from freqfm import backends
+from freqfm._input import validation
 from freqfm._input.rows import csr_of, with_fields_of
-from freqfm._input.validation import (
-    count_columns,
-    is_stream,
-    validate_rows,
-    validate_weights,
-    warn_of_large_values,
-    widen,
-)
 from freqfm._machine import aligned_copy
 from freqfm._signals import hold_signals
 from freqfm.estimators.fm.targets import RunningBaseScore, check_labels, sum_of_squares
@@ -40,7 +33,7 @@ class WholeModel:
     def __init__(self, model, rows, counted=False):
         self.estimator, self.rows = model, rows
         if not counted:
-            counts = count_columns(rows.X, rows.weight, rows.trained)
+            counts = validation.count_columns(rows.X, rows.weight, rows.trained)
             model.token_counts_ = model.token_counts_ + counts
             # The intercept is refined before training; the old array is kept, to undo that.
             model.intercept_ = model.intercept_.copy()
@@ -256,10 +249,10 @@ def survey_stream(model, stream):
     n_read = n_rows = n_chunks = total = squares = 0
     for chunk in stream.epoch(0, learn=True):
         given, y, weight = as_triple(chunk)
-        X, y = validate_rows(probe, given, y, reset=True, y_numeric=is_regressor(model))
+        X, y = validation.validate_rows(probe, given, y, reset=True, y_numeric=is_regressor(model))
         if not n_chunks:
             model._refuse_categories(given, X)
-            warn_of_large_values(probe, X)
+            validation.warn_of_large_values(probe, X)
         weight = targets.add(y, _weights_of(weight, X))
         if X.shape[1] > len(counts):
             counts = np.append(counts, np.zeros(X.shape[1] - len(counts)))
@@ -283,7 +276,7 @@ def _weights_of(weight, X):
     """Return the weights of a chunk's rows; unlike those of a data set all may be zero."""
     if weight is not None and not np.any(weight):
         return np.zeros(X.shape[0])
-    return validate_weights(weight, X)
+    return validation.validate_weights(weight, X)
 
 
 class StreamTrainer(ModelTask):
@@ -299,18 +292,18 @@ class StreamTrainer(ModelTask):
     optimizer : Optimizer
     stream : RowStream
     survey : StreamSurvey
-    validation : RowStream or tuple, optional
+    held_out : RowStream or tuple, optional
         A stream, or one chunk.
     trial : Attempt
         Kept once a chunk is trained, if chunks are trained as parts.
     """
 
-    def __init__(self, model, optimizer, stream, survey, validation, trial):
+    def __init__(self, model, optimizer, stream, survey, held_out, trial):
         self.model = model
         self.optimizer = optimizer
         self.restores = not model._has_parts(optimizer)
         self._stream, self._survey, self._trial = stream, survey, trial
-        self._validation = validation
+        self._held_out = held_out
         # A chunk has threads of its own.
         self._backend = backends.get(model.device)
 
@@ -344,7 +337,7 @@ class StreamTrainer(ModelTask):
         if weight is not None and not np.any(weight):
             return None
         model = self.model
-        X = with_fields_of(X, widen("X", X, model.n_features_in_))
+        X = with_fields_of(X, validation.widen("X", X, model.n_features_in_))
         return model._prepare(X, y, weight, None, reset=False, partial=True)[0]
 
     def _train(self, rows, epoch, number):
@@ -366,9 +359,9 @@ class StreamTrainer(ModelTask):
 
     def validation_score(self):
         """Return the model's score on the validation rows, chunk by chunk."""
-        model, chunks = self.model, [self._validation]
-        if is_stream(self._validation):
-            chunks = self._validation.epoch(0, learn=False)
+        model, chunks = self.model, [self._held_out]
+        if validation.is_stream(self._held_out):
+            chunks = self._held_out.epoch(0, learn=False)
         found = []
         for chunk in chunks:
             rows = self._rows_of(chunk)

@@ -13,13 +13,7 @@ from freqfm._input.validation import canonical_csr, check_memory, count_threads
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announce, announced_parts
-from freqfm.estimators.recommenders.closed_form.base import (
-    ItemWeightsRecommender,
-    count_neighbors,
-    listed_rows,
-    run_blocks,
-    with_data,
-)
+from freqfm.estimators.recommenders.closed_form import base
 from freqfm.estimators.recommenders.index import rows_of, sparse_top_k
 
 # With n_neighbors="auto", of many items.
@@ -39,7 +33,7 @@ _SHARE = [Interval(Real, 0, 1, closed="left")]
 
 
 @dataclass(eq=False, repr=False)
-class EASERecommender(ItemWeightsRecommender):
+class EASERecommender(base.ItemWeightsRecommender):
     """EASE, embarrassingly shallow autoencoders: every item is regressed on the others.
 
     The score of an item is a weighted sum over the user's items, and the weights are those of a
@@ -177,7 +171,7 @@ class EASERecommender(ItemWeightsRecommender):
 
 def neighbors_of(model, n_items):
     """Return how many neighbors an item has; None is all others, if these fit into memory."""
-    k = count_neighbors(model.n_neighbors, n_items, _N_NEIGHBORS)
+    k = base.count_neighbors(model.n_neighbors, n_items, _N_NEIGHBORS)
     if k is None:
         check_memory(
             4 * n_items**2,
@@ -228,7 +222,7 @@ def regressed(model, products, squares, lengths):
 
 def weighted_rows(X, of_users):
     """Return a matrix whose rows are multiplied by weights."""
-    return with_data(with_one_index_type(X), X.data * np.repeat(of_users, np.diff(X.indptr)))
+    return base.with_data(with_one_index_type(X), X.data * np.repeat(of_users, np.diff(X.indptr)))
 
 
 def squares_of(X, weighted):
@@ -262,7 +256,7 @@ def _products_of_similar(X, weighted, squares, k, *, n_threads, verbose):
         "Set fewer, or leave out items with few interactions.",
     )
     scales = scales_of(squares)
-    scaled = with_data(with_one_index_type(X), X.data * scales[X.indices])
+    scaled = base.with_data(with_one_index_type(X), X.data * scales[X.indices])
     with announced_parts(verbose, "comparing items", n_items, "item") as report:
         found, products = sparse_top_k(
             weighted.T.tocsr(),
@@ -301,7 +295,7 @@ def similar_products(found, scaled, scales, k):
     n_items = len(scales)
     products = np.where(found >= 0, scaled / scales[found], 0).astype(np.float32)
     similar = found[:, :k].copy(), products[:, :k].copy()
-    gram = with_one_index_type(canonical_csr(listed_rows(found, products, n_items)))
+    gram = with_one_index_type(canonical_csr(base.listed_rows(found, products, n_items)))
     return canonical_csr(gram.maximum(gram.T.tocsr())), *similar
 
 
@@ -321,5 +315,5 @@ def _regress_on_similar(gram, similar, products, diagonal, k, *, n_threads, verb
         products[part] = solved
 
     phase = f"regressing every item on at most {k} others"
-    run_blocks(solve, n_items, step, n_threads=n_threads, verbose=verbose, phase=phase)
-    return canonical_csr(listed_rows(similar, products, n_items).T), left
+    base.run_blocks(solve, n_items, step, n_threads=n_threads, verbose=verbose, phase=phase)
+    return canonical_csr(base.listed_rows(similar, products, n_items).T), left

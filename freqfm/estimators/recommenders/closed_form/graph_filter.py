@@ -18,13 +18,7 @@ from freqfm._input.validation import check_memory, count_threads, draw_seed, sum
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announce
-from freqfm.estimators.recommenders.closed_form.base import (
-    ItemWeightsRecommender,
-    count_neighbors,
-    listed_rows,
-    run_blocks,
-    with_data,
-)
+from freqfm.estimators.recommenders.closed_form import base
 from freqfm.estimators.recommenders.interactions import noise_edge
 from freqfm.initializers import orthonormal, rotated
 
@@ -60,7 +54,7 @@ class Graph(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class GraphFilterRecommender(ItemWeightsRecommender):
+class GraphFilterRecommender(base.ItemWeightsRecommender):
     """A low-pass filter of the graph of items, after GF-CF and ChebyCF.
 
     Two items are neighbors in a graph if the same users have them. A history is smoothed by a
@@ -230,7 +224,7 @@ class GraphFilterRecommender(ItemWeightsRecommender):
 
     def _n_kept(self, n_items):
         """Return how many weights of an item are kept."""
-        k = count_neighbors(self.n_neighbors, n_items, _N_NEIGHBORS)
+        k = base.count_neighbors(self.n_neighbors, n_items, _N_NEIGHBORS)
         return n_items if k is None else k
 
     def _filter(self, graph, powers):
@@ -261,7 +255,7 @@ class GraphFilterRecommender(ItemWeightsRecommender):
             found[part] = np.where(weights[part] != 0, best, -1)
 
         options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
-        run_blocks(best, n_items, step, phase="filtering items", **options)
+        base.run_blocks(best, n_items, step, phase="filtering items", **options)
         return found, weights
 
 
@@ -276,7 +270,7 @@ def filtered(model, X, sums, graph):
     model.eigenvalues_ = graph.eigenvalues
     powers = np.where(sums > 0, sums, 1) ** model.item_power_
     found, weights = model._filter(graph, powers)
-    return listed_rows(found, weights, X.shape[1])
+    return base.listed_rows(found, weights, X.shape[1])
 
 
 def count_components(model, shape, n_rows=0):
@@ -296,7 +290,7 @@ def divided_by_sums(X, sums):
     """Return interactions, each divided by the roots of the sums of its user and of its item."""
     users = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
     degrees = np.bincount(users, X.data)[users] * sums[X.indices]
-    return with_data(with_one_index_type(X), X.data / np.sqrt(degrees))
+    return base.with_data(with_one_index_type(X), X.data / np.sqrt(degrees))
 
 
 def _products(matrix, factor, of_columns):
@@ -308,7 +302,7 @@ def _products(matrix, factor, of_columns):
 
 def _scaled(matrix, factor, of_columns):
     """Return a matrix times a factor, and times a factor of each column."""
-    return with_data(matrix, factor * matrix.data * of_columns[matrix.indices])
+    return base.with_data(matrix, factor * matrix.data * of_columns[matrix.indices])
 
 
 def graph_of(similarities, n, seed):

@@ -11,12 +11,7 @@ from freqfm._input.rows import column_sums, row_sums, with_one_index_type
 from freqfm._input.validation import canonical_csr, check_memory, count_threads
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announced_parts
-from freqfm.estimators.recommenders.closed_form.base import (
-    ItemWeightsRecommender,
-    listed_rows,
-    unit_rows,
-    with_data,
-)
+from freqfm.estimators.recommenders.closed_form import base
 from freqfm.estimators.recommenders.index import sparse_top_k
 from freqfm.estimators.recommenders.interactions import noise_edge
 
@@ -29,7 +24,7 @@ OF_UNIT_ROWS = "cosine", "tfidf"
 
 
 @dataclass(eq=False, repr=False)
-class ItemKNNRecommender(ItemWeightsRecommender):
+class ItemKNNRecommender(base.ItemWeightsRecommender):
     """Item-based nearest neighbours: the score of an item is its similarity to the user's items.
 
     Two items are similar if the same users have them [1]_. For each item the most similar ones are
@@ -165,7 +160,7 @@ class ItemKNNRecommender(ItemWeightsRecommender):
         sums = column_sums(X, np.sqrt)
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         rows = self._compared_rows(X)
-        rows = with_data(rows, rows.data * np.repeat(powers, np.diff(rows.indptr)))
+        rows = base.with_data(rows, rows.data * np.repeat(powers, np.diff(rows.indptr)))
         with announced_parts(self.verbose, "comparing items", n_items, "item") as report:
             found, scores = sparse_top_k(
                 rows,
@@ -177,12 +172,12 @@ class ItemKNNRecommender(ItemWeightsRecommender):
             )
         # Which items are most similar does not depend on the factors of an item's own row.
         scores /= powers[:, None] ** 2
-        return listed_rows(found, scores, n_items)
+        return base.listed_rows(found, scores, n_items)
 
     def _compared_rows(self, X):
         rows = X.T.tocsr()
         compared = weighted(self, rows, totals_of(self, rows))
-        return unit_rows(compared) if self.weighting in OF_UNIT_ROWS else compared
+        return base.unit_rows(compared) if self.weighting in OF_UNIT_ROWS else compared
 
 
 def power_of(model, X):
@@ -218,11 +213,11 @@ def weighted(model, rows, totals):
         roots = np.sqrt(rows.data)
         of_users = np.bincount(rows.indices, roots, n_users)[rows.indices]
         of_items = np.repeat(totals, np.diff(rows.indptr))
-        return with_data(rows, roots / of_users**0.25 / np.sqrt(of_items))
+        return base.with_data(rows, roots / of_users**0.25 / np.sqrt(of_items))
     of_users = np.log(n_items / (1 + np.bincount(rows.indices, minlength=n_users)))
     of_users = np.maximum(0, of_users)[rows.indices]
     if model.weighting == "tfidf":
-        return with_data(rows, np.sqrt(rows.data) * of_users)
+        return base.with_data(rows, np.sqrt(rows.data) * of_users)
     k1, b = float(model.bm25_k1), float(model.bm25_b)
     lengths = np.repeat(1 - b + b * totals / totals.mean(), np.diff(rows.indptr))
-    return with_data(rows, of_users * rows.data * (k1 + 1) / (rows.data + k1 * lengths))
+    return base.with_data(rows, of_users * rows.data * (k1 + 1) / (rows.data + k1 * lengths))
