@@ -19,6 +19,7 @@ from scipy import sparse
 import freqfm
 import freqfm.dask as fdask
 from freqfm.dask._shards import Layout, Piece, merge
+from freqfm.estimators.fm.base import checked_optimizer
 from freqfm.estimators.fm.trainer import FMTrainer
 
 N_FIELDS = 39
@@ -84,7 +85,7 @@ def timed(trainer, fit, count=lambda: 0):
 
 def table_bytes(model):
     """Return the bytes of a model's tables with the optimizer's, and of counts by token."""
-    layout = Layout(model, model._checked_optimizer())
+    layout = Layout(model, checked_optimizer(model))
     counts = layout.counts(np.zeros(model.n_features_in_), 0.0)
     return sum(t.rows.nbytes for t in layout.tables), sum(of.nbytes for of in counts)
 
@@ -96,7 +97,7 @@ def sent(client):
 
 def merge_rate(model, n_shards=2):
     """Return the bytes of a table that a worker merges in a second, for each shard."""
-    layout = Layout(model, model._checked_optimizer())
+    layout = Layout(model, checked_optimizer(model))
     counts = layout.counts(np.ones(model.n_features_in_), 1.0)
     before = layout.piece(0, 1)
     pieces = [Piece(before.tables, counts, []) for _ in range(n_shards)]
