@@ -12,15 +12,8 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from freqfm import backends
 from freqfm._components import Component
+from freqfm._input import validation
 from freqfm._input.rows import slices
-from freqfm._input.validation import (
-    LearnedArrays,
-    as_kernel_array,
-    check_count,
-    draw_seed,
-    named,
-    refuse_dates,
-)
 from freqfm._machine import single_threaded_blas
 from freqfm.backends.base import Stream
 from freqfm.formulas import codes
@@ -113,7 +106,7 @@ class Sampler(Component):
             )
         counts = _check_counts(counts, len(vectors))
         with single_threaded_blas():
-            self.proposal_ = self._proposal_of(vectors, counts, draw_seed(random_state))
+            self.proposal_ = self._proposal_of(vectors, counts, validation.draw_seed(random_state))
         self.item_vectors_ = vectors
         return self
 
@@ -164,15 +157,15 @@ class Sampler(Component):
             The logarithm of the probability of each, as in ``log_proba``.
         """
         queries = self._check_queries(queries)
-        n = check_count("n", n)
+        n = validation.check_count("n", n)
         proposal = self.proposal_
-        key = np.uint64(draw_seed(random_state))
+        key = np.uint64(validation.draw_seed(random_state))
         ids, log_q = backends.get().draw(proposal, queries, key, n)
         return ids, log_q - np.float32(np.log(proposal.n_items))
 
     def _check_queries(self, queries):
         check_is_fitted(self, "proposal_")
-        learned = LearnedArrays(self)
+        learned = validation.LearnedArrays(self)
         shape = learned.array("item_vectors_", (None, None), "f")
         check_proposal(learned, "proposal_", self.proposal_, *shape)
         queries = _as_vectors("queries", queries)
@@ -299,7 +292,7 @@ def check_draws(sampler, items, shape, n_items):
             f"integers of shape {shape}; got an array of shape {items.shape} and type "
             f"{items.dtype}, or items out of range."
         )
-    return as_kernel_array(items, np.int32)
+    return validation.as_kernel_array(items, np.int32)
 
 
 def check_static(sampler, proposal):
@@ -453,16 +446,16 @@ def check_proposal(learned, name, proposal, n_items, width):
 
 
 def _as_vectors(name, array):
-    refuse_dates(name, array)
-    with named(name):
+    validation.refuse_dates(name, array)
+    with validation.named(name):
         array = check_array(array, dtype=np.float32, order="C", input_name=name)
-    return as_kernel_array(array)
+    return validation.as_kernel_array(array)
 
 
 def _check_counts(counts, n_items):
     if counts is None:
         return np.ones(n_items)
-    refuse_dates("counts", counts)
+    validation.refuse_dates("counts", counts)
     counts = check_array(counts, ensure_2d=False, dtype=np.float64, input_name="counts")
     if counts.shape != (n_items,):
         raise ValueError(
