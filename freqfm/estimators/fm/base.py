@@ -17,20 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE, resolve
+from freqfm._input import validation
 from freqfm._input.rows import with_fields_of
-from freqfm._input.validation import (
-    LearnedArrays,
-    as_kernel_input,
-    check_memory,
-    check_weights,
-    count_threads,
-    draw_seed,
-    is_stream,
-    validate_rows,
-    validate_weights,
-    warn_of_large_values,
-    widen,
-)
 from freqfm._messages import shown, warn_user
 from freqfm._signals import release_signals
 from freqfm._sklearn import Interval, StrOptions, callbacks_of
@@ -262,8 +250,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     def _outputs_with(self, factors):
         """Return the FMWeights of every output, given its factors, as views of the arrays."""
-        intercept = as_kernel_input(self.intercept_)
-        coef = as_kernel_input(self.coef_).reshape(len(intercept), -1)
+        intercept = validation.as_kernel_input(self.intercept_)
+        coef = validation.as_kernel_input(self.coef_).reshape(len(intercept), -1)
         outputs = zip(intercept.reshape(-1, 1), coef, factors, strict=True)
         return [FMWeights(*of_output) for of_output in outputs]
 
@@ -278,7 +266,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         if class_weights is None:
             return weight
         numbers = np.searchsorted(self.classes_, y)
-        return check_weights("class_weight", weight * class_weights[numbers])
+        return validation.check_weights("class_weight", weight * class_weights[numbers])
 
     @property
     def _loss(self):
@@ -371,7 +359,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             "cf_sgd", or validation rows are not predicted better than by a constant.
         """
         self._validate_params()
-        where = "streams" if is_stream(X) else self._rows_in
+        where = "streams" if validation.is_stream(X) else self._rows_in
         if where and self.scoring != "loss":
             check(where, 'FM: other scoring than "loss"', given=f"scoring={self.scoring!r}")
         with attempt(self) as trial:
@@ -381,13 +369,13 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             if unfinished is None:
                 set_penalties(self, reset)
             given = y, sample_weight, X_val, y_val, sample_weight_val
-            fit = self._fit_stream if is_stream(X) else self._fit_rows
+            fit = self._fit_stream if validation.is_stream(X) else self._fit_rows
             fit(X, given, trial, unfinished, reset)
         return self
 
     def _fit_rows(self, X, given, trial, unfinished, reset):
         """Fit to rows in memory; ``given`` are the other arguments of ``fit``."""
-        y, sample_weight, *validation = given
+        y, sample_weight, *held_out = given
         # With rows held out at random, a second phase trains on all rows.
         in_refit = unfinished is not None and unfinished["phase"] == 1
         announce(self.verbose, "checking rows")
@@ -395,7 +383,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
             if not reset:
                 self._take_fields(X, reset)
-            validated = self._with_given_validation(rows, *validation)
+            validated = self._with_given_validation(rows, *held_out)
             folds = [validated] if validated else self._split(rows, labels)
             del labels
             validates = folds[0].held_out is not None
@@ -424,14 +412,14 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
     def _fit_stream(self, stream, given, trial, unfinished, reset):
         """Fit to a stream; ``given`` are the other arguments of ``fit``."""
         with release_signals():
-            validation = self._validation_of_stream(*given)
+            held_out = self._validation_of_stream(*given)
             announce(self.verbose, "counting the features of all rows")
             survey = survey_stream(self, stream)
             optimizer = checked_optimizer(self, survey.spread)
             sums = survey.targets.finish(reset)
             if reset:
                 self.n_features_in_ = survey.n_features
-                self._seed = draw_seed(self.random_state)
+                self._seed = validation.draw_seed(self.random_state)
                 self._take_fields(stream, reset)
                 self._check_size(len(sums))
                 self.token_counts_ = survey.counts
@@ -443,8 +431,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
                 self._prepare_to_continue(optimizer)
             hashed, data = survey.hashed(), {"X": stream, "y": None}
             callbacks = FitCallbacks(self, data, hashed, self.max_iter, unfinished)
-            task = StreamTrainer(self, optimizer, stream, survey, validation, trial)
-            phase = self._phase(survey.n_rows, validation is not None)
+            task = StreamTrainer(self, optimizer, stream, survey, held_out, trial)
+            phase = self._phase(survey.n_rows, held_out is not None)
             phase = phase._replace(restores=task.restores)
         training.train(task, phase, trial, callbacks)
         warn_if_constant(self, task.of_constant)
@@ -465,7 +453,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
                     "has no random part to hold out. Give X_val, or set early_stopping='auto'."
                 )
             return None
-        of_stream = is_stream(X_val)
+        of_stream = validation.is_stream(X_val)
         if of_stream and len(given) > 1:
             raise ValueError(
                 f"fit was given {given[1]}, but X_val is a stream, whose chunks hold it. Leave it "
@@ -482,7 +470,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             set_penalties(self, reset)
             with release_signals():
                 if n_features is not None:
-                    X = with_fields_of(X, widen("X", X, n_features))
+                    X = with_fields_of(X, validation.widen("X", X, n_features))
                     if not reset:
                         self._grow(X, int(n_features))
                 rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
@@ -581,14 +569,14 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         if not reset:
             self._check_learned()
         given = X
-        X, y = validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
+        X, y = validation.validate_rows(self, X, y, reset=reset, y_numeric=is_regressor(self))
         target, labels = self._encode_and_check(y, classes, reset)
         if reset:
             self._take_fields(given, reset)
             self._refuse_categories(given, X)
             self._check_size(len(target))
-            warn_of_large_values(self, X)
-        sample_weight = validate_weights(sample_weight, X)
+            validation.warn_of_large_values(self, X)
+        sample_weight = validation.validate_weights(sample_weight, X)
         class_weights = self._class_weights(y, sample_weight, partial)
         weight = self._row_weights(y, sample_weight, class_weights)
         rows = TrainingRows(X, y, target, weight, class_weights)
@@ -599,7 +587,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         optimizer = checked_optimizer(self)
         if reset:
             _warn_of_small_weights(optimizer, weight)
-            self._seed = draw_seed(self.random_state)
+            self._seed = validation.draw_seed(self.random_state)
         return rows, labels, optimizer
 
     def _checked_initializer(self):
@@ -613,9 +601,10 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             return None
         self._check_validation_given(given)
         try:
-            X, y = validate_rows(self, X_val, y_val, reset=False, y_numeric=is_regressor(self))
+            options = {"reset": False, "y_numeric": is_regressor(self)}
+            X, y = validation.validate_rows(self, X_val, y_val, **options)
             target, _ = self._encode_and_check(y, None, reset=False)
-            weight = validate_weights(weight, X)
+            weight = validation.validate_weights(weight, X)
             weight = self._row_weights(y, weight, rows.class_weights)
         except ValueError as error:
             raise ValueError(f"Validation set (X_val, y_val, sample_weight_val): {error}") from None
@@ -757,7 +746,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
     def _check_learned(self):
         """Return the ``LearnedArrays``; raise unless kernels can read the model's arrays."""
         check_is_fitted(self)
-        learned = LearnedArrays(self)
+        learned = validation.LearnedArrays(self)
         sizes = {
             "features": learned.size("n_features_in_"),
             "outputs": self._count_outputs(learned),
@@ -798,7 +787,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
     def _check_size(self, n_outputs):
         """Raise if the model cannot fit into memory."""
         width = 1 + self._fewest_factors()
-        check_memory(
+        validation.check_memory(
             n_outputs * self.n_features_in_ * width,
             f"{width - 1} factors and a weight for each of {self.n_features_in_} features",
             "Hash X into fewer columns, or take fewer factors.",
@@ -825,13 +814,13 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
 
     def _score_rows(self, X):
         """Return the scores of canonical CSR rows, of shape (n_outputs, n_samples)."""
-        n_threads = count_threads(self.n_jobs)
+        n_threads = validation.count_threads(self.n_jobs)
         return backends.serve(self.device, "fm_scores", X, self._outputs(), n_threads)
 
     def _scores(self, X):
         """Return the scores of the rows of ``X``, of shape (n_outputs, n_samples)."""
         self._check_learned()
-        X, _ = validate_rows(self, X, reset=False)
+        X, _ = validation.validate_rows(self, X, reset=False)
         scores = self._score_rows(X)
         if not np.isfinite(scores).all():
             raise ValueError(
