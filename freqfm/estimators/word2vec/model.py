@@ -11,15 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
 from freqfm._components import POSITIVE, POSITIVE_INTEGER, nearest, resolve
+from freqfm._input import validation
 from freqfm._input.ids import as_list
-from freqfm._input.validation import (
-    LearnedArrays,
-    as_kernel_input,
-    check_count,
-    check_memory,
-    count_threads,
-    draw_seed,
-)
+from freqfm._input.validation import LearnedArrays
 from freqfm._messages import shown
 from freqfm._signals import release_signals
 from freqfm._sklearn import Interval, StrOptions
@@ -123,7 +117,7 @@ def mean_loss(model, optimizer, corpus, n_threads):
     problem = _problem(model, optimizer, corpus, seed)._replace(rule=STORE, formulas={})
     no_rate, no_state = np.zeros(0, np.float32), np.zeros((0, 1), np.float32)
     tables = {
-        name: TrainedTable(as_kernel_input(table), no_rate, no_state, no_state)
+        name: TrainedTable(validation.as_kernel_input(table), no_rate, no_state, no_state)
         for name, table in model._tables().items()
     }
     _, trainer = backends.start(model.device, "word2vec_trainer", problem, n_threads)
@@ -498,7 +492,7 @@ class Word2Vec(
                 f"are known; no two of these stand in one document. Give more text, or lower "
                 f"min_count."
             )
-        check_memory(
+        validation.check_memory(
             2 * len(vocabulary) * int(self.n_components),
             f"n_components={self.n_components} for {len(vocabulary)} tokens",
             "Take fewer components, or raise min_count.",
@@ -516,7 +510,7 @@ class Word2Vec(
 
     def _init_model(self, optimizer):
         """Set the arrays of a new model, without tokens."""
-        self._seed = draw_seed(self.random_state)
+        self._seed = validation.draw_seed(self.random_state)
         self.vocabulary_, self.token_counts_ = {}, np.zeros(0, dtype=np.int64)
         self.vectors_ = np.zeros((0, int(self.n_components)), dtype=np.float32)
         self.output_vectors_ = self.vectors_
@@ -559,7 +553,7 @@ class Word2Vec(
         state.make_trainable(self, align=True)
         states = (entry.get(self) for entry in self._learned() if entry.role == OPTIMIZER)
         self.optimizer_state_nbytes_ = sum(array.nbytes for array in states)
-        n_threads = count_threads(self.n_jobs)
+        n_threads = validation.count_threads(self.n_jobs)
         return Word2VecTrainer(self, optimizer, corpus, n_threads, decays)
 
     def _keep_probabilities(self, counts):
@@ -663,8 +657,8 @@ class Word2Vec(
         lengths = np.diff(starts)
         weights = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
         histories = Histories(starts.astype(np.int64), known, weights)
-        table = as_kernel_input(self.vectors_[rows])
-        n_threads = count_threads(self.n_jobs)
+        table = validation.as_kernel_input(self.vectors_[rows])
+        n_threads = validation.count_threads(self.n_jobs)
         return backends.serve(self.device, "sum_histories", histories, table, n_threads)
 
     def _known(self, read):
@@ -693,7 +687,7 @@ class Word2Vec(
         self._known(read)
         corpus = read.corpus(self.vocabulary_)
         optimizer = self._resolve_optimizer().with_defaults()
-        loss = mean_loss(self, optimizer, corpus, count_threads(self.n_jobs))
+        loss = mean_loss(self, optimizer, corpus, validation.count_threads(self.n_jobs))
         if np.isnan(loss):
             raise ValueError(
                 "X has no document with two tokens of the vocabulary; there is nothing to score."
@@ -723,7 +717,7 @@ class Word2Vec(
         ValueError
             If a token is not in the vocabulary.
         """
-        n = check_count("n", n)
+        n = validation.check_count("n", n)
         added, taken = (self._rows_of(name, tokens) for name, tokens in
                         (("positive", positive), ("negative", negative)))  # fmt: skip
         given = np.append(added, taken)
@@ -733,11 +727,11 @@ class Word2Vec(
         query /= max(np.linalg.norm(query), 1e-12)
         items, scores = top_k(
             query[None],
-            as_kernel_input(self.vectors_),
+            validation.as_kernel_input(self.vectors_),
             min(n, len(self.vectors_)),
             exclude_for_all=np.unique(given),
             unit_columns=self.vectors_.shape[1],
-            n_threads=count_threads(self.n_jobs),
+            n_threads=validation.count_threads(self.n_jobs),
             device=self.device,
         )
         found = zip(items[0].tolist(), scores[0].tolist(), strict=True)
