@@ -154,6 +154,17 @@ def test_sums_of_columns_are_shapley_values_of_fields():
         assert_allclose(values, all_coalitions(score, -np.ones(3), sources)[0], atol=1e-5)
 
 
+def test_labels_of_fields_may_be_a_column():
+    model, labels = fitted(), ["a", "b", "a", "c", "b", "c"]
+    expected = model.interaction_strengths(ROWS, fields=labels)
+    for same in (pd.Series(labels), pd.Series(labels, dtype="category"), pd.Index(labels)):
+        assert list(model.explain(ROWS, fields=same).names) == ["a", "b", "c"]
+        assert list(model.feature_importances(ROWS, fields=same).names) == ["a", "b", "c"]
+        found = model.interaction_strengths(ROWS, fields=same)
+        for name in ("names", "effects", "field_names", "field_effects"):
+            assert_array_equal(found[name], expected[name])
+
+
 def test_plain_contributions_are_the_linear_term_and_half_of_each_interaction():
     model = fitted()
     W = model.factors_ @ model.factors_.T

@@ -78,7 +78,7 @@ def group_columns(model, fields):
         If they are not the fields of the model's features.
     """
     n_features, steps = model.n_features_in_, None
-    if hasattr(fields, "transform"):
+    if hasattr(fields, "fit"):  # a column of pandas has transform
         steps, fields = _followed(fields, model)
     labels = checked_labels(
         fields,
@@ -719,7 +719,7 @@ def strongest_interactions(model, X, fields, feature_names, n_pairs):
     groups, field_names = None, []
     if fields is not None:
         groups, field_names = group_columns(model, fields)
-        if feature_names is None and hasattr(fields, "transform"):
+        if feature_names is None and hasattr(fields, "fit"):
             feature_names = names_of_features(fields, model)
     names = checked_names(model, feature_names)
     if X is None:
