@@ -443,6 +443,18 @@ def test_sklearn_compatible():
     check_estimator(encoder, on_skip=None, expected_failed_checks=failing)
 
 
+def test_a_union_needs_the_widths_of_other_members_than_encoders(table):
+    """Encoders within tell their fields without names of what they get, other members do not."""
+    shifted = make_pipeline(FunctionTransformer(lambda X: X + 1), encoder_of())
+    encoder = WithFields(FeatureUnion([("one", shifted), ("two", shifted)])).fit(table[0])
+    one = column_fields(clone(shifted).fit(table[0]))
+    assert_array_equal(encoder.fields_, np.append(one, one + 3))
+    for other in (FunctionTransformer(), make_pipeline(MaxAbsScaler(), FunctionTransformer())):
+        union = FeatureUnion([("one", shifted), ("two", other)])
+        with pytest.raises(TypeError, match="of a FeatureUnion does not tell how many columns"):
+            WithFields(union).fit(table[0])
+
+
 def test_encoders_whose_fields_are_not_known_are_refused(table):
     with pytest.raises(TypeError, match="got StandardScaler. Give fields as an array"):
         WithFields(StandardScaler()).fit(table[0])

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from freqfm._input.ids import check_present, natural, unique_codes
 from freqfm._input.rows import CarriesFields, FieldRows, with_one_index_type
 from freqfm._input.validation import as_array, as_float_csr, is_stream
-from freqfm._messages import shown
+from freqfm._messages import cut, shown
 from freqfm._versions import VersionStamp
 from freqfm.datasets import IncrementalOneHotEncoder
 
@@ -115,21 +115,33 @@ def _of_column_transformer(transformer):
 def _of_union(union):
     parts = [part for _, part in union.transformer_list if part != "drop"]
     n_given = next((part.n_features_in_ for part in parts if part != "passthrough"), 0)
-    return _side_by_side(
-        (part, n_given if part == "passthrough" else len(part.get_feature_names_out()))
-        for part in parts
-    )
+    return _side_by_side((part, n_given if part == "passthrough" else None) for part in parts)
 
 
 def _side_by_side(parts):
-    """Return the fields of the columns of transformers, given with their numbers of columns."""
-    fields, n_fields = [], 0
+    """Return the fields of the columns of transformers.
+
+    They are given with their numbers of columns, or None where these are to be asked for.
+    """
+    fields, n_fields = [np.empty(0, dtype=np.int64)], 0
     for part, width in parts:
-        if width:
-            found = _fields(part)
-            fields.append((np.arange(width) if found is None else found) + n_fields)
-            n_fields = fields[-1].max() + 1
-    return np.concatenate(fields) if fields else np.empty(0, dtype=np.int64)
+        found = None if width == 0 else _fields(part)
+        if found is None:
+            found = np.arange(_width_of(part) if width is None else width)
+        fields.append(found + n_fields)
+        n_fields = fields[-1].max(initial=n_fields - 1) + 1
+    return np.concatenate(fields)
+
+
+def _width_of(part):
+    """Return the number of columns that a part of a union makes."""
+    try:
+        return len(part.get_feature_names_out())
+    except AttributeError:
+        raise TypeError(
+            f"{cut(part)} of a FeatureUnion does not tell how many columns it makes; give it "
+            f"get_feature_names_out, or feature_names_out of FunctionTransformer."
+        ) from None
 
 
 def _has(method):
