@@ -271,7 +271,8 @@ def history_shares(history, n_users, n_items, item_ids=None):
         items = as_ids([item for one in lists for item in one], "history")
         codes = codes_of("history", items, n_items, item_ids)
         rows = np.repeat(np.arange(len(lists)), [len(one) for one in lists])
-        table = sparse.csr_array((np.ones(len(rows)), (rows, codes)), shape=(len(lists), n_items))
+        pairs = rows[codes >= 0], codes[codes >= 0]
+        table = sparse.csr_array((np.ones(len(pairs[0])), pairs), shape=(len(lists), n_items))
     if table.shape != (n_users, n_items):
         raise ValueError(
             f"history is of {table.shape[0]} users and {table.shape[1]} items, but there are "

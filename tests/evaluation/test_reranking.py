@@ -255,6 +255,8 @@ def test_dislikes_are_no_part_of_what_users_had(lists):
     for had in (signed, sparse.csr_array(signed), pd.DataFrame(signed), pl.DataFrame(signed)):
         assert_array_equal(calibrate(*lists, counts, had, 0.5, 8)[0], expected[0])
         assert miscalibration_at_k(lists[0], counts, had) == expected[1]
+    # Missing items of lists are none.
+    assert miscalibration_at_k([[0]], ["a", "b"], [[-1, 0]]) == 0
     # Whoever has dislikes alone gets the order of the scores.
     found, _ = calibrate([0, 1, 2], [3, 2, 1], ["a", "a", "b"], -np.eye(3)[2:], 1.0)
     assert found.tolist() == [0, 1, 2]
