@@ -190,14 +190,15 @@ def test_weights_that_leave_float32_are_refused(X, model):
     model, X = clone(model).fit(X), X.astype(np.float64)
     one = X.copy()
     one.data[5] = 1e30
-    if not isinstance(model, (MFRecommender, FastVAERecommender)):
+    if not isinstance(model, MFRecommender):  # its targets do not depend on the weights' size
         found = "X holds weights of interactions of up to .*e.* must be from 1e-06 to 1e.10"
         for weights in (*(X * of for of in (1e-42, 1e-30, 1e-20, 1e20, 1e30, 1e37)), one):
             for container in (weights, weights.toarray()):
                 with pytest.raises(ValueError, match=found):
                     clone(model).fit(container)
-        with pytest.raises(ValueError, match="dislikes: X holds weights"):
-            clone(model).fit(X, dislikes=one)
+        if not isinstance(model, FastVAERecommender):  # whose dislikes have no weights
+            with pytest.raises(ValueError, match="dislikes: X holds weights"):
+                clone(model).fit(X, dislikes=one)
     if hasattr(model, "item_weights_"):
         for weights in (X * 1e-42, X * 1e20, one):
             for call in (model.recommend, model.transform):

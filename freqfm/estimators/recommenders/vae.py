@@ -486,7 +486,7 @@ class FastVAERecommender(GradientRecommender):
         "temperature": TEMPERATURES,
         "negative_sampler": SAMPLERS,
     }
-    _keeps_weights = True
+    _keeps_weights, _weights_in_fit = True, (1e-6, 1e10)
 
     _parameter_constraints: ClassVar = {
         **TrainedRecommender._parameter_constraints,
