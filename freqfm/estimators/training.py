@@ -711,7 +711,7 @@ def check_progress(learned, *more):
         Further attributes that are integers.
     """
     for name in ("loss_curve_", "validation_scores_"):
-        learned.array(name, (None,))
+        learned.array(name, (None,), "f")
     for name in ("_seed", "n_iter_", *more):
         number = learned.get(name)
         learned.require(isinstance(number, Integral), name, f"is {shown(number)}, not an integer")

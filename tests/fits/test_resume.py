@@ -683,6 +683,19 @@ def test_arrays_of_another_type_are_converted_or_refused(name, data, saved):
                 resumed(path, change)
 
 
+@each("name", ["loss_curve_", "validation_scores_"])
+def test_records_of_epochs_are_not_integers(name, data, saved):
+    file, save = saved
+    value = save("fm")
+    record = vars(value["estimator"])[name]
+    vars(value["estimator"])[name] = record.astype(np.int64)
+    storage.save(file, value)
+    vars(value["estimator"])[name] = record
+    model = resume(file)
+    with pytest.raises(ValueError, match=f"{name} of FMClassifier is of type int64"):
+        model.fit(*data_of(model, data))
+
+
 def test_the_best_epoch_in_a_file_has_the_types_of_the_model(data, saved):
     file, save = saved
     value = save("mf")
