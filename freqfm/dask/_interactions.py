@@ -8,6 +8,7 @@ import dask
 import numpy as np
 
 from freqfm import model_selection
+from freqfm._input import frames
 from freqfm._input.ids import check_present, extend_ids, find_codes
 from freqfm._input.interactions import InteractionTable
 from freqfm._input.rows import slices
@@ -280,7 +281,7 @@ class InteractionRecommender(recommender.InteractionRecommender):
 
 def times_of(part, place):
     """Return the times of a partition's rows as numbers."""
-    times = np.asarray(part.iloc[:, place])
+    times = np.asarray(frames.times_of(part.iloc[:, place]))
     if times.dtype.kind not in "iufM":
         raise TypeError(
             f"the column of times {shown(part.columns[place])} holds {times.dtype}; on a cluster "
@@ -345,13 +346,17 @@ class GlobalTimeSplit(model_selection.GlobalTimeSplit):
         train, test : dask.dataframe.DataFrame
             Of the rows that the splitter of one machine has in either.
         """
+        import pandas as pd
+
         shares = self.shares()[:-1]
         head = InteractionTable(X.head(_FIRST_ROWS, npartitions=-1))
         places = head.find(user=self.user, item=self.item, time=self.time)
         if places["time"] is None:
             raise ValueError("time=None: on a cluster rows have no order; name a column of times.")
         user, item, time = (X.columns[places[role]] for role in (*_ROLES, "time"))
-        points = _points(X.to_delayed(), places["time"], shares)
+        points, dtype = _points(X.to_delayed(), places["time"], shares), X.dtypes[time]
+        if getattr(getattr(dtype, "pyarrow_dtype", dtype), "tz", None) is not None:
+            points = [pd.Timestamp(point, tz="UTC") for point in points]
         for start, end in pairwise([*points, None]):
             train, test = X[X[time] < start], X[X[time] >= start]
             test = test if end is None else test[test[time] < end]

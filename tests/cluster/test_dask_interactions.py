@@ -149,6 +149,20 @@ def test_splits_by_time_are_those_of_one_machine(client, log, params, monkeypatc
             )
 
 
+def test_times_of_any_zone_split_as_on_one_machine(client):
+    """Also in the hour that a clock repeats at the end of summer."""
+    table = table_of(600).reset_index(names="row")
+    times = pd.to_datetime("2025-10-25 23:00") + pd.to_timedelta(table.time, unit="min")
+    zoned = times.dt.tz_localize("UTC").dt.tz_convert("Europe/Berlin")
+    arrow = "timestamp[us, tz=Europe/Berlin][pyarrow]"
+    [(train, test)] = GlobalTimeSplit().split(table.assign(time=times))
+    for same in (zoned, zoned.astype(arrow), times.astype("timestamp[us][pyarrow]")):
+        frame = dd.from_pandas(table.assign(time=same), npartitions=3)
+        [found] = fdask.GlobalTimeSplit().split(frame)
+        for part, rows in zip(found, (train, test), strict=True):
+            assert_array_equal(np.sort(part.compute()["row"]), rows)
+
+
 def test_held_out_interactions_are_scored(client, log):
     table, path = log
     [(train, test)] = fdask.GlobalTimeSplit().split(dd.read_parquet(path))
