@@ -258,6 +258,7 @@ class ItemKNNRecommender(ClosedFormOnCluster, item_knn.ItemKNNRecommender):
 
     def _item_weights(self, X):
         n_items, model = X.shape[1], self._new(self._local)
+        k = item_knn.neighbors_of(self, X, 0)
         self.item_power_ = item_knn.power_of(self, X)
         sums = sum(X.gathered(partial(column_sums, of=np.sqrt)))
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
@@ -268,7 +269,6 @@ class ItemKNNRecommender(ClosedFormOnCluster, item_knn.ItemKNNRecommender):
             lengths = np.sqrt(np.where(squares > 0, squares, 1))
         else:
             lengths = np.ones(n_items)
-        k = min(int(self.n_neighbors), n_items)
         found, scores = self._best(X, pairs, powers / lengths, k)
         return listed_rows(
             found, (scores / (powers * lengths)[:, None]).astype(np.float32), n_items

@@ -88,3 +88,29 @@ def test_lists_and_the_plain_estimator(client, likes, tmp_path):
     assert not hasattr(model, "partial_fit")
     with pytest.raises(ValueError, match="holds no interaction"):
         fdask.ItemKNNRecommender().fit(split(0 * likes, BOUNDS))
+
+
+def test_models_that_do_not_fit_into_memory_are_refused(client, likes, monkeypatch):
+    monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 1000)
+    X, ours = split(likes, BOUNDS), {}
+    monkeypatch.setattr(fdask._closed.ClosedFormOnCluster, "_products", None)  # before these
+    cases = [("EASERecommender", {"n_neighbors": k}) for k in (None, 3)]
+    cases += [("ItemKNNRecommender", {"n_neighbors": 7}), ("GraphFilterRecommender", {})]
+
+    @each("name, params", cases)
+    def refused(name, params):
+        for of, rows in ((freqfm, likes), (fdask, X)):
+            with pytest.raises(ValueError, match=r"would take .* GB of memory at least") as raised:
+                getattr(of, name)(**params).fit(rows)
+            ours[of] = str(raised.value)
+        if not name.startswith("Graph"):  # which finds eigenvectors in another way
+            assert ours[fdask] == ours[freqfm]
+
+    refused()
+    # Workers hold the interactions, and the client does not.
+    monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 2 * 8 * 90 + 1)
+    with pytest.raises(ValueError, match="would take"):
+        freqfm.ItemKNNRecommender(1).fit(likes)
+    monkeypatch.undo()
+    monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 2 * 8 * 90 + 1)
+    fdask.ItemKNNRecommender(1).fit(X)

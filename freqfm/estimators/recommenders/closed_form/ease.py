@@ -170,14 +170,13 @@ class EASERecommender(base.ItemWeightsRecommender):
 
 
 def neighbors_of(model, n_items):
-    """Return how many neighbors an item has; None is all others, if these fit into memory."""
+    """Return how many neighbors an item has, if these fit into memory; None is all others."""
     k = base.count_neighbors(model.n_neighbors, n_items, _N_NEIGHBORS)
-    if k is None:
-        check_memory(
-            4 * n_items**2,
-            f"n_neighbors=None for {n_items:,} items",
-            "Set n_neighbors, to 100 for instance.",
-        )
+    advice = "Set n_neighbors, to 100 for instance."
+    if k is not None:
+        advice = "Set fewer, or leave out items with few interactions."
+    n_products = n_items if k is None else n_similar(k, n_items)
+    check_memory(4 * n_items * n_products, f"n_neighbors={k} for {n_items:,} items", advice)
     return k
 
 
@@ -250,11 +249,6 @@ def _products_of_similar(X, weighted, squares, k, *, n_threads, verbose):
     These have shape (n_items, k), with the item -1 where there are fewer.
     """
     n_items, n_products = len(squares), n_similar(k, len(squares))
-    check_memory(
-        4 * n_items * n_products,
-        f"n_neighbors={k} for {n_items:,} items",
-        "Set fewer, or leave out items with few interactions.",
-    )
     scales = scales_of(squares)
     scaled = base.with_data(with_one_index_type(X), X.data * scales[X.indices])
     with announced_parts(verbose, "comparing items", n_items, "item") as report:

@@ -149,12 +149,7 @@ class ItemKNNRecommender(base.ItemWeightsRecommender):
     bm25_b: float = 0.75
 
     def _item_weights(self, X):
-        n_items = X.shape[1]
-        check_memory(
-            2 * n_items * min(int(self.n_neighbors), n_items) + 2 * X.nnz,
-            f"n_neighbors={self.n_neighbors} for {n_items:,} items and {X.nnz:,} interactions",
-            "Set fewer neighbors, or leave out items with few interactions.",
-        )
+        n_items, k = X.shape[1], neighbors_of(self, X, X.nnz)
         self.item_power_ = power_of(self, X)
         X = with_one_index_type(X)
         sums = column_sums(X, np.sqrt)
@@ -165,7 +160,7 @@ class ItemKNNRecommender(base.ItemWeightsRecommender):
             found, scores = sparse_top_k(
                 rows,
                 rows,
-                min(int(self.n_neighbors), n_items),
+                k,
                 exclude=canonical_csr(sparse.eye(n_items, dtype=np.float32)),
                 n_threads=count_threads(self.n_jobs),
                 report=report,
@@ -178,6 +173,18 @@ class ItemKNNRecommender(base.ItemWeightsRecommender):
         rows = X.T.tocsr()
         compared = weighted(self, rows, totals_of(self, rows))
         return base.unit_rows(compared) if self.weighting in OF_UNIT_ROWS else compared
+
+
+def neighbors_of(model, X, n_held):
+    """Return how many neighbors an item has, if they fit beside the interactions held here."""
+    n_items = X.shape[1]
+    k = min(int(model.n_neighbors), n_items)
+    check_memory(
+        2 * n_items * k + 2 * n_held,
+        f"n_neighbors={model.n_neighbors} for {n_items:,} items and {X.nnz:,} interactions",
+        "Set fewer neighbors, or leave out items with few interactions.",
+    )
+    return k
 
 
 def power_of(model, X):
