@@ -109,6 +109,30 @@ def column_sums(X, of=np.asarray, before=None):
     return sums
 
 
+def entries_of(X):
+    """Yield slices of some entries of a CSR matrix each, and their values, rows and columns.
+
+    What is computed of all entries at once would take 64 bits for each.
+    """
+    for part in slices(X.nnz, _ENTRIES):
+        first = np.searchsorted(X.indptr, part.start, "right") - 1
+        last = np.searchsorted(X.indptr, part.stop)
+        lengths = np.diff(np.clip(X.indptr[first : last + 1], part.start, part.stop))
+        yield part, X.data[part], np.repeat(np.arange(first, last), lengths), X.indices[part]
+
+
+def with_values(X, of):
+    """Return a CSR matrix with other values, float32, and one index type.
+
+    ``of`` returns these by the values, the rows and the columns of entries.
+    """
+    data = np.empty(X.nnz, dtype=np.float32)
+    for part, *entries in entries_of(X):
+        data[part] = of(*entries)
+    X = with_one_index_type(X)
+    return sparse.csr_array((data, X.indices, X.indptr), X.shape)
+
+
 def split_signs(X):
     """Return the likes of a canonical matrix, and its dislikes with positive weights or None."""
     if not sparse.issparse(X) or not X.nnz or X.data.min() >= 0:

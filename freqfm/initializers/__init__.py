@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER, Component, replaced, resolve
-from freqfm._input.rows import csr_of, slices, with_one_index_type
+from freqfm._input.rows import slices, with_one_index_type, with_values
 from freqfm._input.validation import count_columns, draw_seed
 from freqfm._machine import single_threaded_blas
 from freqfm._messages import shown
@@ -381,7 +381,9 @@ class Spectral(Initializer):
         if hasattr(X, "graph"):
             graph = X.graph()
         elif X.nnz > _MANY:
-            graph = _Products(backends.get().propagation(X, n_threads), X.shape)
+            graph = _Products(
+                backends.get().propagation(with_one_index_type(X), n_threads), X.shape
+            )
         else:
             graph = divided_by_degrees(X, count_columns(X))
         with single_threaded_blas():
@@ -423,8 +425,7 @@ class _Products:
 def divided_by_degrees(X, item_counts):
     """Return interactions, each divided by the root of both numbers of neighbours."""
     lengths = np.diff(X.indptr)
-    values = 1 / np.sqrt(np.repeat(lengths, lengths) * item_counts[X.indices])
-    return with_one_index_type(csr_of(values.astype(np.float32), X.indices, X.indptr, X.shape))
+    return with_values(X, lambda _, users, items: 1 / np.sqrt(lengths[users] * item_counts[items]))
 
 
 def _leading(matrix, n, n_iter, seed):

@@ -256,13 +256,13 @@ class MFRecommender(GradientRecommender):
 
     Memory: 4 d (n_users + n_items) bytes of vectors, the optimizer state (twice as much again for
     Adam), and a copy of both during training (two with early stopping). An interaction takes about
-    28 bytes in an epoch (36 with "directau" and "mawu", where each is a row of its own), 8 between
-    epochs, and 4 after training; 8 more with early stopping. Between epochs a temperature that
-    depends on the vectors, as the softmax's does by default, takes a copy of them. A user takes 30
-    bytes (60 with a temperature, 110 if it is learned or per user), an item 40. The scores of a
-    batch take at most about 16 MB plus 64 n_negatives numbers. Negatives that are drawn for each
-    user take about 20 bytes for each row of a batch and negative, in addition to the state of the
-    sampler.
+    16 bytes in training (30 with "directau" and "mawu", where each is a row of its own; 4 more if
+    weights differ, and 30 to 40 with early stopping), and 4 afterwards. Between epochs a
+    temperature that depends on the vectors, as the softmax's does by default, takes a copy of them.
+    A user takes 30 bytes (60 with a temperature, 110 if it is learned or per user), an item 40. The
+    scores of a batch take at most about 16 MB plus 64 n_negatives numbers. Negatives that are drawn
+    for each user take about 20 bytes for each row of a batch and negative, in addition to the state
+    of the sampler.
 
     Time per epoch: about 4 n_negatives d multiplications per interaction if negatives are shared,
     and a copy of vectors and state, including users and items without interactions. With 5 million

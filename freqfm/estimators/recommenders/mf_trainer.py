@@ -7,6 +7,8 @@ pairs of their own before the likes of each epoch, and auxiliary terms, in each 
 
 import contextlib
 import weakref
+from functools import partial
+from operator import itemgetter
 
 import numpy as np
 
@@ -85,11 +87,10 @@ class MFTrainer(RecommenderTrainer):
         sampler = components.sampler
         self._drawn = sampler is not None and sampler.negatives_code == codes.NEGATIVES_DRAWN
         self._batch_size = min(components.batch_size, X.nnz)
-        self._weights = X.data
-        self._user_of = np.repeat(np.arange(X.shape[0], dtype=np.int32), np.diff(X.indptr))
+        self._has_equal_weights = X.data.min() == X.data.max()
+        self._shares = None
         if loss.shrinkage:
-            shares = counts / (counts + loss.shrinkage)
-            self._weights = X.data * shares.astype(np.float32)[X.indices]
+            self._shares = (counts / (counts + loss.shrinkage)).astype(np.float32)
         if sampler is not None and not self._drawn:
             self._proposal = self._checked(sampler.proposal(counts))
             if not getattr(sampler, "corrected", True):
@@ -220,29 +221,42 @@ class MFTrainer(RecommenderTrainer):
         X = self.X
         permutation, stream = backends.get().permutation, self._stream(epoch, _ORDER)
         n_pairs, block = X.nnz, self._trainer.block
-        columns = self._user_of, X.indices, self._weights
         if block is None:
             lengths = np.diff(X.indptr)
-            users = np.flatnonzero(lengths)
-            order = users[permutation(stream, len(users))]
-            begins, lengths = X.indptr[order], lengths[order]
+            users = np.flatnonzero(lengths).astype(np.int32)
+            row_users = users[permutation(stream, len(users))]
+            begins, lengths = X.indptr[row_users], lengths[row_users]
             row_starts = np.append(0, np.cumsum(lengths))
-            pairs = concatenated_ranges(begins, lengths)
-            users, items, weights = (column[pairs] for column in columns)
+            take = itemgetter(concatenated_ranges(begins, lengths))
         else:
             order = permutation(stream, -(-n_pairs // block))
-            users, items, weights = (_take_blocks(column, order, block) for column in columns)
+            take = partial(_take_blocks, order=order, block=block)
+            users = take(_user_of_pairs(X))
             row_starts = _row_starts(users, order, block)
+            row_users = users if block == 1 else users[row_starts[:-1]]
+        # Before the other columns need memory.
+        del users
+        items = take(X.indices)
+        # Equal weights, which may be on disk, need no order.
+        weights = X.data if self._has_equal_weights else take(X.data)
         n_batches = -(-n_pairs // self._batch_size)
         bounds = np.linspace(0, n_pairs, n_batches + 1).astype(np.int64)
         batches = np.unique(np.searchsorted(row_starts[:-1], bounds))
         return Batches(
             items=items,
-            weights=weights,
+            weights=self._weighed(weights, items),
             row_starts=row_starts.astype(np.int64, copy=False),
-            row_users=users if block == 1 else users[row_starts[:-1]],
+            row_users=row_users,
             batch_starts=batches.astype(np.int64),
         )
+
+    def _weighed(self, weights, items):
+        """Return the weights of positives in the loss, by the weights of interactions."""
+        if self._shares is None:
+            return weights
+        weighed = self._shares[items]
+        weighed *= weights
+        return weighed
 
     def _compared(self, *names):
         """Return vectors as the loss compares them."""
@@ -387,12 +401,12 @@ class DislikesTrainer(MFTrainer):
     def _shuffle(self, epoch):
         """Return the pairs of an epoch: rows of a like, whose lists of negatives are a dislike."""
         generator = np.random.default_rng([self._seed, epoch, _LIKES])
-        likes, weights = self._known.X, self._weights
+        likes, weights = self._known.X, self._weighed(self.X.data, self.X.indices)
         often = weights / likes.data.mean(dtype=np.float64)
         times = (often + generator.random(len(weights))).astype(np.int64)
         times[0] = max(times[0], 1)
         pairs = generator.permutation(np.repeat(np.arange(len(weights)), times))
-        users, n_pairs = self._user_of[pairs], len(pairs)
+        users, n_pairs = _user_of_pairs(self.X)[pairs], len(pairs)
         self._disliked = self.X.indices[pairs]
         n_batches = -(-n_pairs // self._batch_size)
         self._batch_starts = np.linspace(0, n_pairs, n_batches + 1).astype(np.int64)
@@ -803,6 +817,11 @@ def _add_gradients(gradients, occurring, added):
             counts[known_places] = occurring[name][1]
             counts[places] = np.maximum(counts[places], values.any(axis=1))
             occurring[name] = union, counts
+
+
+def _user_of_pairs(X):
+    """Return the row of each entry of a matrix, int32."""
+    return np.repeat(np.arange(X.shape[0], dtype=np.int32), np.diff(X.indptr))
 
 
 def _shorter_block(n_values, order, block):

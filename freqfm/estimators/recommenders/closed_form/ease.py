@@ -8,7 +8,7 @@ from scipy import sparse
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
-from freqfm._input.rows import with_one_index_type
+from freqfm._input.rows import entries_of, with_one_index_type, with_values
 from freqfm._input.validation import canonical_csr, check_memory, count_threads
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
@@ -221,12 +221,15 @@ def regressed(model, products, squares, lengths):
 
 def weighted_rows(X, of_users):
     """Return a matrix whose rows are multiplied by weights."""
-    return base.with_data(with_one_index_type(X), X.data * np.repeat(of_users, np.diff(X.indptr)))
+    return with_values(X, lambda values, users, _: values * of_users[users])
 
 
 def squares_of(X, weighted):
     """Return the products of the columns of a matrix and of the weighted one, float64."""
-    return np.bincount(X.indices, weighted.data * X.data.astype(np.float64), X.shape[1])
+    squares = np.zeros(X.shape[1])
+    for part, values, _, items in entries_of(X):
+        np.add.at(squares, items, weighted.data[part] * values.astype(np.float64))
+    return squares
 
 
 def _regress_on_all(gram, diagonal, verbose):
@@ -250,7 +253,7 @@ def _products_of_similar(X, weighted, squares, k, *, n_threads, verbose):
     """
     n_items, n_products = len(squares), n_similar(k, len(squares))
     scales = scales_of(squares)
-    scaled = base.with_data(with_one_index_type(X), X.data * scales[X.indices])
+    scaled = with_values(X, lambda values, _, items: values * scales[items])
     with announced_parts(verbose, "comparing items", n_items, "item") as report:
         found, products = sparse_top_k(
             weighted.T.tocsr(),

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.extmath import randomized_svd
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._input.rows import slices, with_one_index_type
+from freqfm._input.rows import entries_of, slices, with_one_index_type, with_values
 from freqfm._input.validation import check_memory, count_threads, draw_seed, sum_columns
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
@@ -288,9 +288,10 @@ def count_components(model, shape, n_rows=0):
 
 def divided_by_sums(X, sums):
     """Return interactions, each divided by the roots of the sums of its user and of its item."""
-    users = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-    degrees = np.bincount(users, X.data)[users] * sums[X.indices]
-    return base.with_data(with_one_index_type(X), X.data / np.sqrt(degrees))
+    of_users = np.zeros(X.shape[0])
+    for _, values, users, _ in entries_of(X):
+        np.add.at(of_users, users, values.astype(np.float64))
+    return with_values(X, lambda x, users, items: x / np.sqrt(of_users[users] * sums[items]))
 
 
 def _products(matrix, factor, of_columns):
@@ -302,7 +303,7 @@ def _products(matrix, factor, of_columns):
 
 def _scaled(matrix, factor, of_columns):
     """Return a matrix times a factor, and times a factor of each column."""
-    return base.with_data(matrix, factor * matrix.data * of_columns[matrix.indices])
+    return with_values(matrix, lambda x, _, columns: factor * x * of_columns[columns])
 
 
 def graph_of(similarities, n, seed):

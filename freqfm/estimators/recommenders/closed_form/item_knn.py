@@ -7,8 +7,8 @@ import numpy as np
 from scipy import sparse
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
-from freqfm._input.rows import column_sums, row_sums, with_one_index_type
-from freqfm._input.validation import canonical_csr, check_memory, count_threads
+from freqfm._input.rows import column_sums, row_sums, with_one_index_type, with_values
+from freqfm._input.validation import canonical_csr, check_memory, count_columns, count_threads
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announced_parts
 from freqfm.estimators.recommenders.closed_form import base
@@ -155,7 +155,7 @@ class ItemKNNRecommender(base.ItemWeightsRecommender):
         sums = column_sums(X, np.sqrt)
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         rows = self._compared_rows(X)
-        rows = base.with_data(rows, rows.data * np.repeat(powers, np.diff(rows.indptr)))
+        rows = with_values(rows, lambda values, items, _: values * powers[items])
         with announced_parts(self.verbose, "comparing items", n_items, "item") as report:
             found, scores = sparse_top_k(
                 rows,
@@ -215,16 +215,13 @@ def weighted(model, rows, totals):
     """
     if model.weighting == "cosine":
         return rows
-    n_items, n_users = rows.shape
+    n_items = rows.shape[0]
     if model.weighting == "conditional":
-        roots = np.sqrt(rows.data)
-        of_users = np.bincount(rows.indices, roots, n_users)[rows.indices]
-        of_items = np.repeat(totals, np.diff(rows.indptr))
-        return base.with_data(rows, roots / of_users**0.25 / np.sqrt(of_items))
-    of_users = np.log(n_items / (1 + np.bincount(rows.indices, minlength=n_users)))
-    of_users = np.maximum(0, of_users)[rows.indices]
+        of_users, of_items = column_sums(rows, np.sqrt) ** 0.25, np.sqrt(totals)
+        return with_values(rows, lambda x, i, u: np.sqrt(x) / of_users[u] / of_items[i])
+    of_users = np.maximum(0, np.log(n_items / (1 + count_columns(rows))))
     if model.weighting == "tfidf":
-        return base.with_data(rows, np.sqrt(rows.data) * of_users)
+        return with_values(rows, lambda x, i, u: np.sqrt(x) * of_users[u])
     k1, b = float(model.bm25_k1), float(model.bm25_b)
-    lengths = np.repeat(1 - b + b * totals / totals.mean(), np.diff(rows.indptr))
-    return base.with_data(rows, of_users * rows.data * (k1 + 1) / (rows.data + k1 * lengths))
+    lengths = k1 * (1 - b + b * totals / totals.mean())
+    return with_values(rows, lambda x, i, u: of_users[u] * x * (k1 + 1) / (x + lengths[i]))
