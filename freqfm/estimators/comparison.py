@@ -20,10 +20,11 @@ from freqfm._input.rows import entries_where, split_signs, take_rows, with_one_i
 from freqfm._input.validation import canonical_csr, check_number, count_threads, draw_seed
 from freqfm._messages import cut, shown
 from freqfm.estimators.interactions.recommender import InteractionRecommender
-from freqfm.estimators.progress import announce
+from freqfm.estimators.progress import announced_fits
 from freqfm.estimators.recommenders.blend import (
     BlendRecommender,
     checked_members,
+    costs_of,
     default_members,
     with_params,
 )
@@ -304,7 +305,7 @@ def compare_recommenders(
     n_jobs : int, default=None
         Threads of the recommenders, at most one per core; None uses all cores.
     verbose : int, default=0
-        1 says which recommender is being fitted.
+        1 shows which recommender is fitted, how many are done, and the time left.
 
     Returns
     -------
@@ -364,30 +365,8 @@ def compare_recommenders(
     data, splits = open_interactions(interactions, members, cv, seed)
     names = [POPULAR, OF_LATE] if data.has_times else [POPULAR]
     members = [*((name, PopularityRecommender()) for name in names), *members]
-    begun, rows, users = time.perf_counter(), [], None
-    for name, member in members:
-        row = Bunch(name=name, scores=dict.fromkeys(scorers, np.nan), interval=(np.nan, np.nan))
-        row.update(fit_seconds=np.nan, request_ms=np.nan, stored_bytes=None, error=None)
-        rows.append(row)
-        left = None if time_limit is None else time_limit - (time.perf_counter() - begun)
-        if left is not None and left <= 0:
-            row.error = f"not begun: the time_limit of {time_limit:g} seconds had passed"
-            continue
-        announce(verbose, f"fitting {cut(name)}, {len(rows)} of {len(members)}")
-        try:
-            given = {"n_jobs": n_jobs, "random_state": seed, "time_limit": left}
-            row.estimator = _prepared(data.wrapped(clone(member)), given)
-            found = [_tested(row, data, *split, list(scorers.values())) for split in splits]
-            users = users or [one.users for one in found]
-            if not all(map(np.array_equal, users, [one.users for one in found])):
-                raise ValueError("it is tested on other users, or in contexts: compare it alone")
-        except Exception as error:
-            row.error = f"{type(error).__name__}: {cut(error)}"
-            continue
-        means = np.mean([one.scores for one in found], axis=0)
-        row.scores = dict(zip(scorers, means.tolist(), strict=True))
-        row.fit_seconds = float(np.mean([one.seconds for one in found]))
-        row.per_user = [one.per_user for one in found]
+    given = {"n_jobs": n_jobs, "random_state": seed, "time_limit": time_limit}
+    rows, users = _rows(members, data, splits, scorers, given, verbose)
     first = next(iter(scorers))
     rows.sort(key=lambda row: (row.error is not None, -row.scores[first]))
     if rows[0].error:
@@ -395,6 +374,37 @@ def compare_recommenders(
         raise ValueError(f"no recommender could be tested: {errors}")
     _add_intervals([row for row in rows if not row.error], users, np.random.default_rng(seed))
     return RecommenderComparison(rows, data)
+
+
+def _rows(members, data, splits, scorers, given, verbose):
+    """Return a row for each recommender, and the users of each split."""
+    rows, users, seconds, limit = [], None, {}, given["time_limit"]
+    names, begun = [name for name, _ in members], time.perf_counter()
+    with announced_fits(verbose, len(members), costs_of(members), seconds) as begin:
+        for at, (name, member) in enumerate(members):
+            row = Bunch(name=name, scores=dict.fromkeys(scorers, np.nan), interval=(np.nan, np.nan))
+            row.update(fit_seconds=np.nan, request_ms=np.nan, stored_bytes=None, error=None)
+            rows.append(row)
+            left = None if limit is None else limit - (time.perf_counter() - begun)
+            if left is not None and left <= 0:
+                row.error = f"not begun: the time_limit of {limit:g} seconds had passed"
+                continue
+            begin(f"fitting {cut(name)}", names[at:])
+            try:
+                row.estimator = _prepared(data.wrapped(clone(member)), given | {"time_limit": left})
+                found = [_tested(row, data, *split, list(scorers.values())) for split in splits]
+                users = users or [one.users for one in found]
+                if not all(map(np.array_equal, users, [one.users for one in found])):
+                    raise ValueError("it is tested on other users, or in contexts: compare alone")
+            except Exception as error:
+                row.error = f"{type(error).__name__}: {cut(error)}"
+                continue
+            means = np.mean([one.scores for one in found], axis=0)
+            row.scores = dict(zip(scorers, means.tolist(), strict=True))
+            seconds[name] = sum(one.seconds for one in found)
+            row.fit_seconds = seconds[name] / len(found)
+            row.per_user = [one.per_user for one in found]
+    return rows, users
 
 
 def _scorers(scoring):

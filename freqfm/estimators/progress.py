@@ -59,6 +59,48 @@ def announced_parts(verbose, phase, n_parts, unit):
 
 
 @contextlib.contextmanager
+def announced_fits(verbose, n_fits, costs, seconds):
+    """Context manager of a function that announces each of several fits, with the time left.
+
+    Parameters
+    ----------
+    verbose : int
+        See :func:`shown_progress`; without a bar there is a line for each fit.
+    n_fits : int
+        Number of fits, at most.
+    costs : dict of float
+        By the name of an estimator: how long a fit takes, about, in any unit.
+    seconds : dict of float
+        How long fits took. The caller adds to it; estimators in it need no estimate.
+
+    Yields
+    ------
+    begin : callable
+        ``begin(phase, to_do)`` with the names of the estimators yet to be fitted, the one that
+        begins first among them.
+    """
+    started = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        bar = _started_bar(stack, 0, n_fits, "fit") if verbose == 1 else None
+
+        def begin(phase, to_do):
+            n_done, text = n_fits - len(to_do), f"{time.perf_counter() - started:.1f} s"
+            if known := sum(costs[name] for name in seconds):
+                rate = sum(seconds.values()) / known
+                left = sum(seconds.get(name, rate * costs[name]) for name in to_do)
+                text += f", about {left:.1f} s left"
+            if bar is None:
+                announce(verbose, f"{phase}; fit {min(n_done + 1, n_fits)} of {n_fits}, {text}")
+            else:
+                bar.show(n_done, f"{text}: {phase}")
+                bar.draw()
+
+        yield begin
+        if bar is not None:
+            begin("done", [])
+
+
+@contextlib.contextmanager
 def shown_progress(verbose, n_done, last, unit="epoch"):
     """Context manager of a function that shows how far a fit has come.
 

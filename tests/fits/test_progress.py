@@ -28,6 +28,8 @@ from freqfm import (
     Word2Vec,
 )
 from freqfm.datasets import RowStream, make_clicks, make_interactions
+from freqfm.estimators.progress import announced_fits
+from freqfm.model_selection import compare_recommenders
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def screen(monkeypatch):
     from rich.console import Console
 
     def replace(**options):
-        console = Console(file=io.StringIO(), width=100, **options)
+        console = Console(**{"file": io.StringIO(), "width": 100, **options})
         monkeypatch.setattr(rich, "get_console", lambda: console)
         return console
 
@@ -261,6 +263,91 @@ def test_parts_of_a_phase_are_shown_with_the_time_left(X, screen, monkeypatch, c
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("item ")]
     assert [line.split()[1] for line in lines] == [f"{n}/15" for n in range(1, 16)]
     assert all(line.endswith("s left") for line in lines)
+
+
+# Fits of several members
+
+_TIMES = r"\d+\.\d s(, about \d+\.\d s left)?"
+
+
+def blend(**params):
+    members = [("als", als()), ("knn", ItemKNNRecommender(5)), ("popular", PopularityRecommender())]
+    return BlendRecommender(members, random_state=0, n_jobs=1, **params)
+
+
+def compare(X, verbose):
+    members = [("als", als()), ("knn\nof 5", ItemKNNRecommender(5))]
+    return compare_recommenders(X, members, random_state=0, n_jobs=1, verbose=verbose)
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_fits_of_a_blend_are_counted_with_the_time_left(found, X, capsys):
+    model = blend(verbose=2, **({} if found else {"weights": None})).fit(X)
+    lines = capsys.readouterr().out.splitlines()
+    n_fits = 6 if found else 3
+    numbers = [re.search(rf"; fit (\d) of {n_fits}, {_TIMES}$", line)[1] for line in lines]
+    names = [line.split()[1] for line in lines if line.startswith("fitting")]
+    assert names[:3] == ["als", "knn", "popular"]
+    if found:
+        assert lines[3].startswith("finding the weights")
+        n_again = len(model.estimators_)
+        assert names[3:] == list(model.named_estimators_)
+        assert numbers[4:] == [str(n) for n in range(7 - n_again, 7)]
+    assert numbers[:3] == ["1", "2", "3"]
+    assert "left" not in lines[0] and all(line.endswith(" left") for line in lines[1:])
+
+
+def test_the_time_left_follows_from_costs_until_it_is_measured(capsys):
+    seconds = {}
+    with announced_fits(2, 4, {"als": 1, "mf": 30}, seconds) as begin:
+        begin("fitting als", ["als", "mf", "als", "mf"])
+        seconds["als"] = 2.0
+        begin("fitting mf", ["mf", "als", "mf"])
+        seconds["mf"] = 20.0
+        begin("fitting als", ["als", "mf"])
+    left = [line.rpartition(", ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert left[1:] == ["about 122.0 s left", "about 22.0 s left"]
+
+
+def test_a_member_that_fails_tells_nothing_of_the_time_left(X, capsys):
+    class Broken(EASERecommender):
+        def fit(self, X, y=None):
+            raise MemoryError
+
+    members = [("broken", Broken()), ("als", als()), ("popular", PopularityRecommender())]
+    with pytest.warns(UserWarning, match="leaves out broken"):
+        BlendRecommender(members, random_state=0, n_jobs=1, verbose=2).fit(X)
+    lines = capsys.readouterr().out.splitlines()
+    assert "; fit 3 of 6, " in lines[1] and "left" not in lines[1] and "left" in lines[2]
+
+
+def test_a_blend_has_a_bar_that_its_members_do_not_disturb(X, screen, capsys):
+    console = screen(force_terminal=True)
+    blend(verbose=1).set_params(als__verbose=1).fit(X)
+    drawn = console.file.getvalue()
+    for part in ("fit 0/6", "fitting als without what is held out", "fit 6/6", "epoch 3/3"):
+        assert part in drawn
+    assert re.search(r"s left: fitting (als|knn|popular) to everything", drawn)
+    assert re.fullmatch("(checking interactions\n)*", capsys.readouterr().out)
+    assert drawn.endswith("\x1b[?25h")
+
+
+@each("fit", [lambda X: blend(verbose=1).fit(X), lambda X: compare(X, verbose=1)])
+def test_a_bar_of_fits_has_the_time_in_a_narrow_terminal(fit, X, screen):
+    console = screen(force_terminal=True, width=60)
+    fit(X)
+    assert "s left" in console.file.getvalue()
+
+
+def test_comparisons_are_counted_with_the_time_left(X, capsys):
+    compare(X, verbose=0)
+    assert capsys.readouterr().out == ""
+    compare(X, verbose=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    for n, (line, name) in enumerate(zip(lines, ["most popular", "als", "knn"], strict=True)):
+        assert re.match(rf"fitting {name}.*; fit {n + 1} of 3, {_TIMES}$", line)
+    assert lines[2].endswith(" left")
 
 
 def test_the_number_of_parts_changes_no_bit(X, monkeypatch):

@@ -30,7 +30,7 @@ from freqfm._messages import cut, shown, warn_user
 from freqfm._signals import release_signals
 from freqfm._sklearn import BaseComposition, Interval, StrOptions
 from freqfm._versions import VersionStamp
-from freqfm.estimators.progress import announce
+from freqfm.estimators.progress import announced_fits
 from freqfm.estimators.recommenders.als import ALSRecommender
 from freqfm.estimators.recommenders.base import (
     BaseRecommender,
@@ -219,6 +219,16 @@ def default_members(time_limit=None):
     return members if time_limit is None else [*members, ("vae", FastVAERecommender())]
 
 
+# CPU seconds of default fits, about, in those of ALSRecommender.
+_COSTS = {"EASE": 4, "GraphFilter": 3, "MF": 30, "FastVAE": 20, "Popularity": 0.01, "Blend": 80}
+
+
+def costs_of(members):
+    """Return how long recommenders take to be fitted, relative to each other, by name."""
+    kinds = {name: type(member).__name__ for name, member, *_ in members}
+    return {name: _COSTS.get(kind.removesuffix("Recommender"), 1) for name, kind in kinds.items()}
+
+
 def checked_members(estimators, method):
     """Return names and recommenders; raise unless they are such, with a method of this name."""
     for member in estimators if isinstance(estimators, list) else [estimators]:
@@ -282,7 +292,8 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
     random_state : int, RandomState, Generator or None, default=None
         Seed of what is held out, of the search of weights, and of the members.
     verbose : int, default=0
-        1 says what ``fit`` does.
+        1 shows which member is fitted, how many fits are done, and the time left: as a bar, or in a
+        line for each fit, as 2 does. What members show is up to their own ``verbose``.
 
     Attributes
     ----------
@@ -460,9 +471,8 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
                 members = self._with_found_weights(members, X, X_val, options, seed)
             else:
                 members = self._with_given_weights(members)
-                for name, member, _ in members:
-                    announce(self.verbose, f"fitting {name}")
-                    member.fit(X, **options)
+                with self._announced(members, len(members)) as begin:
+                    members = self._fit_weighted(members, X, options, begin)
             names, self.estimators_, weights = map(list, zip(*members, strict=True))
             self.named_estimators_ = Bunch(**dict(zip(names, self.estimators_, strict=True)))
             self.weights_ = np.array(weights)
@@ -509,35 +519,46 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
             history = without(X, held_out)
         history, held_out = canonical_csr(history), split_signs(canonical_csr(held_out))[0]
         refuse_empty(history)
-        tried = self._fit_members(members, history, options)
-        announce(self.verbose, "finding the weights of the blend")
-        weights, scores, blend = find_weights(
-            self._evaluation([one for _, one in tried], history, held_out, generator), generator
-        )
-        self.validation_scores_ = {
-            name: float(score) for (name, _), score in zip(tried, scores, strict=True)
-        }
-        self.validation_scores_["blend"] = float(blend)
-        found = []
-        for (name, member), weight in zip(tried, weights, strict=True):
-            if weight and history.nnz < X.nnz:
-                announce(self.verbose, f"fitting {name} to everything, weight {weight:.2f}")
-                member = clone(member).fit(X, **options)
-            if weight:
-                found.append((name, member, float(weight)))
-        return found
+        n_rounds = 1 + (history.nnz < X.nnz)
+        with self._announced(members, n_rounds * len(members)) as begin:
+            tried = self._fit_members(members, history, options, begin, n_rounds)
+            names = [name for name, _ in tried]
+            begin("finding the weights of the blend", names * (n_rounds - 1))
+            weights, scores, blend = find_weights(
+                self._evaluation([one for _, one in tried], history, held_out, generator), generator
+            )
+            self.validation_scores_ = dict(zip(names, map(float, scores), strict=True))
+            self.validation_scores_["blend"] = float(blend)
+            found = [(*one, float(w)) for one, w in zip(tried, weights, strict=True) if w]
+            return self._fit_weighted(found, X, options, begin) if n_rounds > 1 else found
 
-    def _fit_members(self, members, X, options):
+    def _announced(self, members, n_fits):
+        """Return the context manager of a function that announces fits, and their time."""
+        self.fit_seconds_ = {}
+        return announced_fits(self.verbose, n_fits, costs_of(members), self.fit_seconds_)
+
+    def _fit_weighted(self, members, X, options, begin):
+        """Return names, members and weights, with the members fitted to everything."""
+        fitted, names = [], [name for name, *_ in members]
+        for at, (name, member, weight) in enumerate(members):
+            begin(f"fitting {cut(name)} to everything, weight {weight:.2f}", names[at:])
+            start = time.perf_counter()
+            fitted.append((name, clone(member).fit(X, **options), weight))
+            self.fit_seconds_.setdefault(name, time.perf_counter() - start)
+        return fitted
+
+    def _fit_members(self, members, X, options, begin, n_rounds):
         """Return names and members that could be fitted, within half of the time limit."""
-        fitted, errors, self.fit_seconds_ = [], {}, {}
-        for name, member in members:
+        fitted, errors, names = [], {}, [name for name, _ in members]
+        for at, (name, member) in enumerate(members):
             spent = sum(self.fit_seconds_.values())
             # The next member is at least as expensive as the last one, if it is a default.
             next_one = max(self.fit_seconds_.values(), default=0)
             if self.time_limit and fitted and 2 * (spent + next_one) > self.time_limit:
                 errors[name] = f"{spent:.1f} s are spent, and the members are fitted twice"
                 continue
-            announce(self.verbose, f"fitting {name} without what is held out")
+            again = (n_rounds - 1) * list(self.fit_seconds_)
+            begin(f"fitting {cut(name)} without what is held out", names[at:] * n_rounds + again)
             start = time.perf_counter()
             try:
                 member.fit(X, **options)
