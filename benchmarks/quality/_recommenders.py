@@ -23,6 +23,7 @@ from scipy import sparse
 
 from freqfm import (
     ALSRecommender,
+    BlendRecommender,
     EASERecommender,
     FastVAERecommender,
     GraphFilterRecommender,
@@ -280,6 +281,7 @@ GRIDS = {
 def contenders():
     """Return what makes a fitted model of (X, seed, n_threads, **params), by name."""
     ours = (
+        BlendRecommender,
         MFRecommender,
         FastVAERecommender,
         ALSRecommender,

@@ -21,7 +21,7 @@ from _tables import csv_table
 
 FOLDER = Path(__file__).parent
 DRAWN = ("Gowalla", "MovieLens-1M")
-OURS = ("MFRecommender()", "FastVAERecommender()", "ALSRecommender()")
+OURS = ("BlendRecommender()", "MFRecommender()", "FastVAERecommender()", "ALSRecommender()")
 POPULAR = "the most popular items"
 COLOURS = {
     "light": {"text": "#222832", "grid": "#d9dde3", "ours": "#1f6fb2", "peers": "#6c7480"},
@@ -39,15 +39,16 @@ PEERS = {
 }
 # Names that do not fit at the right of their point: side, 0 for the middle, and points above.
 PLACES = {
+    ("Gowalla", "BlendRecommender()"): (0, 13),
     ("Gowalla", "MFRecommender()"): (-1, 0),
-    ("Gowalla", "FastVAERecommender()"): (0, 13),
+    ("Gowalla", "FastVAERecommender()"): (0, -14),
     ("Gowalla", "ALSRecommender()"): (0, 24),
-    ("Gowalla", "EASE()"): (0, 12),
+    ("Gowalla", "EASE()"): (0, -12),
     ("Gowalla", "implicit's BM25Recommender()"): (0.5, -12),
     ("Gowalla", "implicit's BayesianPersonalizedRanking()"): (0.5, -12),
     ("Gowalla", "implicit's LogisticMatrixFactorization()"): (0.5, 12),
     ("Gowalla", "Cornac's BPR()"): (0.5, -12),
-    ("MovieLens-1M", "MFRecommender()"): (0, 13),
+    ("MovieLens-1M", "MFRecommender()"): (0, 15),
     ("MovieLens-1M", "ALSRecommender()"): (0, 17),
     ("MovieLens-1M", "Cornac's BPR()"): (0, -12),
     ("MovieLens-1M", "RecBole's BPR()"): (0, 12),
@@ -155,7 +156,7 @@ def write_tables(name, results, columns):
     ``columns`` are the header of a figure and how it is shown, by its key.
     """
     names = list(dict.fromkeys(model for models in results.values() for model in models))
-    names.sort(key=lambda model: model.endswith("tuned"))
+    names.sort(key=lambda model: (model.endswith("tuned"), model not in OURS))
     header = ["", *(title for title, _ in columns.values())]
     lines, notes = [], []
     for data, models in results.items():
