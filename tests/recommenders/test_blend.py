@@ -193,6 +193,7 @@ def test_nested_parameters_and_searches(X):
     [
         ("weights=.* must be 3 numbers", {"weights": [1, 2]}),
         ("none of them negative", {"weights": [1, -1, 1]}),
+        (r"weights=\[1, 'a', 1\] must be 3 numbers", {"weights": [1, "a", 1]}),
         ("weights are all 0", {"weights": [0, 0, 0]}),
         ("estimators is empty", {"estimators": []}),
         ("scoring='nd' is not known", {"scoring": "nd"}),
@@ -205,6 +206,26 @@ def test_wrong_parameters_are_refused_by_name(X, match, params):
             BlendRecommender([("knn", wrong)]).fit(X)
     with pytest.raises(ValueError, match=match):
         BlendRecommender(**{"estimators": members(), **params}).fit(X)
+
+
+@each(
+    "match, X_val, params",
+    [
+        ("X_val: X has 3 features", np.ones((60, 3)), {}),
+        ("X_val has shape", np.ones((3, 40)), {}),
+        ("X_val: X holds text", [["a"] * 40] * 60, {}),
+        ("X_val holds all interactions of X", np.ones((60, 40)), {}),
+        ("no user has held-out interactions beside others", np.zeros((60, 40)), {}),
+        ("no user has held-out interactions beside others", -np.eye(60, 40), {}),
+        ("given X_val, but finds no weights by it", np.eye(60, 40), {"weights": None}),
+    ],
+)
+def test_validation_that_cannot_be_used_is_refused_by_name(X, match, X_val, params):
+    with pytest.raises(ValueError, match=match):
+        BlendRecommender(members(), **params).fit(X, X_val=X_val)
+    if match == "X_val: X holds text":
+        with pytest.raises(ValueError, match="dislikes: X holds text"):
+            BlendRecommender(members()).fit(X, dislikes=X_val)
 
 
 def test_explanations_add_up(model, X):
@@ -251,9 +272,16 @@ def test_tables_are_blended_by_their_latest_interactions(X, monkeypatch):
     assert items.shape == (2, 3)
     without_times = InteractionRecommender("auto").fit(table[["user", "item"]])
     assert without_times.estimator_.validation_scores_ != model.estimator_.validation_scores_
-    assert (
-        InteractionRecommender("auto").set_params(estimator__n_candidates=7).estimator is not None
-    )
+    # A blend whose parameters are set, or that is given, is the same.
+    for same in (
+        InteractionRecommender("auto").set_params(estimator__n_candidates=200),
+        InteractionRecommender(BlendRecommender()),
+    ):
+        found = same.set_params(estimator__random_state=0).fit(table).estimator_
+        expected = clone(model).set_params(estimator__random_state=0).fit(table).estimator_
+        assert found.validation_scores_ == expected.validation_scores_
+    given = InteractionRecommender(BlendRecommender(weights=None)).fit(table).estimator_
+    np.testing.assert_allclose(given.weights_, 1 / 3)
 
 
 @pytest.mark.slow

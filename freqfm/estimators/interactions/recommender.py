@@ -89,9 +89,10 @@ class InteractionRecommender(
     Parameters
     ----------
     estimator : estimator, "auto" or None, default=None
-        Recommender of users x items; None means ``MFRecommender()``. "auto" is
-        ``BlendRecommender()``, whose weights are found by the last tenth of the interactions where
-        ``X`` has times. Searches can set its parameters as ``estimator__...``.
+        Recommender of users x items; None means ``MFRecommender()``, "auto"
+        ``BlendRecommender()``. The weights of a blend are found by the last tenth of the
+        interactions, where ``X`` is in memory and has times. Searches can set parameters of the
+        recommender as ``estimator__...``.
     user : int or str, default="auto"
         Column of the users: its position, or its name in a DataFrame. "auto" is the only column of
         a DataFrame with a name such as "user", "user_id", "userId", "uid" or "customer_id"; without
@@ -302,7 +303,8 @@ class InteractionRecommender(
         self._validate_params()
         X = open_parquet(X) if isinstance(X, (str, PathLike)) else as_reader(X)
         refuse_lazy(X_val, "X_val")
-        if is_auto(self.estimator) and X_val is None and self.context is None and not is_lazy(X):
+        finds_weights = getattr(_named_recommender(self.estimator), "_finds_weights", False)
+        if finds_weights and X_val is None and self.context is None and not is_lazy(X):
             table = InteractionTable(X)
             if table.has_times(self.user, self.item):
                 X_val = table.take(_latest(X, user=self.user, item=self.item))

@@ -389,6 +389,10 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
 
     # Parameters.
 
+    @property
+    def _finds_weights(self):
+        return isinstance(self.weights, str)
+
     def _members(self):
         return default_members(self.time_limit) if self.estimators is None else self.estimators
 
@@ -463,13 +467,18 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
         with attempt(self), release_signals():
             X = self._checked(X, reset=True)
             refuse_empty(X)
-            options = {} if dislikes is None else {"dislikes": self._checked(dislikes)}
+            options = self._options(dislikes)
             seed = draw_seed(self.random_state)
             given = {"n_jobs": self.n_jobs, "random_state": seed}
             members = [(n, with_params(clone(one), given)) for n, one in self._checked_members()]
-            if isinstance(self.weights, str):
+            if self._finds_weights:
                 members = self._with_found_weights(members, X, X_val, options, seed)
             else:
+                if X_val is not None:
+                    raise ValueError(
+                        "fit was given X_val, but finds no weights by it, as weights are given; "
+                        "set weights='auto', or leave X_val out."
+                    )
                 members = self._with_given_weights(members)
                 with self._announced(members, len(members)) as begin:
                     members = self._fit_weighted(members, X, options, begin)
@@ -479,10 +488,19 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
             self.n_users_ = X.shape[0]
         return self
 
-    def _checked(self, X, reset=False):
-        """Return interactions as a canonical matrix."""
-        refuse_table(X)
-        return validate_rows(self, X, reset=reset)[0]
+    def _checked(self, X, reset=False, name=None):
+        """Return interactions as a canonical matrix; errors begin with the name of an argument."""
+        try:
+            refuse_table(X)
+            return validate_rows(self, X, reset=reset)[0]
+        except ValueError as error:
+            if name is None:
+                raise
+            raise ValueError(f"{name}: {error}") from None
+
+    def _options(self, dislikes):
+        """Return the options of the members' fits."""
+        return {} if dislikes is None else {"dislikes": self._checked(dislikes, name="dislikes")}
 
     def _checked_members(self):
         """Return the members; raise unless they are pairs of a name and a recommender."""
@@ -494,8 +512,13 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
 
     def _with_given_weights(self, members):
         """Return names, members and weights of those with a weight."""
-        weights = np.ones(len(members)) if self.weights is None else np.asarray(self.weights)
-        if weights.shape != (len(members),) or not np.isfinite(weights).all() or min(weights) < 0:
+        weights = np.ones(len(members))
+        if self.weights is not None:
+            try:
+                weights = np.asarray(self.weights, dtype=float)
+            except (TypeError, ValueError):
+                weights = np.array(np.nan)
+        if weights.shape != (len(members),) or not np.isfinite(weights).all() or weights.min() < 0:
             raise ValueError(
                 f"weights={cut(shown(self.weights), 80)} must be {len(members)} numbers, one for "
                 f"each of estimators, none of them negative."
@@ -513,10 +536,12 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
                 X, self.validation_fraction, random_state=generator
             )
         else:
-            held_out = self._checked(X_val)
+            held_out = self._checked(X_val, name="X_val")
             if held_out.shape != X.shape:
                 raise ValueError(f"X_val has shape {held_out.shape}, but X has {X.shape}.")
             history = without(X, held_out)
+            if not history.nnz:
+                raise ValueError("X_val holds all interactions of X; none is left to fit to.")
         history, held_out = canonical_csr(history), split_signs(canonical_csr(held_out))[0]
         refuse_empty(history)
         n_rounds = 1 + (history.nnz < X.nnz)
@@ -579,7 +604,8 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
         users = np.flatnonzero((np.diff(held_out.indptr) > 0) & (np.diff(history.indptr) > 0))
         if not len(users):
             raise ValueError(
-                "no user has two interactions to find weights by; give weights=None, or X_val."
+                "no user has held-out interactions beside others, to find weights by; give "
+                "weights=None, or as X_val later interactions of the users of X."
             )
         if len(users) > _HELD_OUT_USERS:
             users = np.sort(generator.choice(users, _HELD_OUT_USERS, replace=False))
@@ -609,7 +635,7 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
             return self.fit(X, dislikes=dislikes)
         with attempt(self), release_signals():
             X = self._checked(X, reset=True)
-            options = {} if dislikes is None else {"dislikes": self._checked(dislikes)}
+            options = self._options(dislikes)
             # All or none: an error leaves the members as they were.
             members = deepcopy(self.estimators_)
             for member in members:
