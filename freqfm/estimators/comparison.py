@@ -7,6 +7,7 @@ import time
 import warnings
 from html import escape
 from numbers import Integral
+from os import PathLike
 
 import numpy as np
 from scipy.sparse import issparse
@@ -72,7 +73,7 @@ class ComparedData:
 
     def __init__(self, X, members, cv):
         X = with_groups(X)
-        if is_lazy(X):
+        if is_lazy(X) or isinstance(X, (str, PathLike)):
             raise TypeError(f"it is a {type(X).__name__}; give a table in memory.")
         cv = cv if hasattr(cv, "split") else None  # numbers of NumPy have an item, too
         options = {role: getattr(cv, role) for role in ("user", "item") if hasattr(cv, role)}
@@ -409,8 +410,8 @@ def _rows(members, data, splits, scorers, given, verbose):
 
 def _scorers(scoring):
     """Return the scorers by the names of their columns."""
-    scoring = [scoring] if isinstance(scoring, (str, RankingScorer)) else scoring
-    scorers = [scorer_of(one, 10) for one in scoring]
+    is_list = np.iterable(scoring) and not isinstance(scoring, (str, dict))
+    scorers = [scorer_of(one, 10) for one in (scoring if is_list else [scoring])]
     known = scorers and all(isinstance(one, RankingScorer) for one in scorers)
     if not known or scorers[0].metric in OF_ALL_USERS:
         raise ValueError(

@@ -1,6 +1,7 @@
 """compare_recommenders against fits by hand, and what it accepts and refuses."""
 
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -275,6 +276,8 @@ def test_scorers(X):
         ({"scoring": "ndgc"}, "did you mean 'ndcg'"),
         ({"scoring": []}, "scoring=[]"),
         ({"scoring": [max]}, "scoring=[<built-in function max>]"),
+        ({"scoring": None}, "scoring=None"),
+        ({"scoring": {"ndcg@5": "ndcg@20"}}, "scoring={'ndcg@5': 'ndcg@20'}"),
         ({"time_limit": -1}, "time_limit=-1"),
         ({"time_limit": "1"}, "time_limit='1'"),
         ({"cv": 1}, "n_splits"),
@@ -282,6 +285,8 @@ def test_scorers(X):
         ({"interactions": [[1, 0], [0, 1]]}, "cannot be divided: X is a list"),
         ({"interactions": sparse.csr_array((5, 5))}, "interactions are too few"),
         ({"interactions": [("ann", "tea")]}, "interactions are too few"),
+        ({"interactions": "log.parquet"}, "it is a str; give a table in memory"),
+        ({"interactions": Path("log.parquet")}, "Path; give a table in memory"),
         ({"interactions": None}, "interactions cannot be divided"),
         ({"interactions": [("ann", i, 1_600_000_000 + i) for i in range(9)]}, "times"),
     ],
