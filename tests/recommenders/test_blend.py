@@ -280,6 +280,12 @@ def test_tables_are_blended_by_their_latest_interactions(X, monkeypatch):
         found = same.set_params(estimator__random_state=0).fit(table).estimator_
         expected = clone(model).set_params(estimator__random_state=0).fit(table).estimator_
         assert found.validation_scores_ == expected.validation_scores_
+    # Times that tell nothing: all users are new at the end, or all times are the same.
+    at_random = clone(model).set_params(estimator__random_state=0)
+    expected = at_random.fit(table[["user", "item"]]).estimator_.validation_scores_
+    for same in (users, np.zeros(len(users))):
+        found = at_random.fit(table.assign(timestamp=1_600_000_000 + same))
+        assert found.estimator_.validation_scores_ == expected
     given = InteractionRecommender(BlendRecommender(weights=None)).fit(table).estimator_
     np.testing.assert_allclose(given.weights_, 1 / 3)
 

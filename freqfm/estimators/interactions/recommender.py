@@ -91,8 +91,8 @@ class InteractionRecommender(
     estimator : estimator, "auto" or None, default=None
         Recommender of users x items; None means ``MFRecommender()``, "auto"
         ``BlendRecommender()``. The weights of a blend are found by the last tenth of the
-        interactions, where ``X`` is in memory and has times. Searches can set parameters of the
-        recommender as ``estimator__...``.
+        interactions, where ``X`` is in memory and has times, unless all users in it are new.
+        Searches can set parameters of the recommender as ``estimator__...``.
     user : int or str, default="auto"
         Column of the users: its position, or its name in a DataFrame. "auto" is the only column of
         a DataFrame with a name such as "user", "user_id", "userId", "uid" or "customer_id"; without
@@ -307,7 +307,7 @@ class InteractionRecommender(
         if finds_weights and X_val is None and self.context is None and not is_lazy(X):
             table = InteractionTable(X)
             if table.has_times(self.user, self.item):
-                X_val = table.take(_latest(X, user=self.user, item=self.item))
+                X_val = _latest(table, user=self.user, item=self.item)
         return self._train(X, "fit", reset=True, X_val=X_val)
 
     @_if_estimator_has("partial_fit")
@@ -1114,13 +1114,19 @@ def _named_recommender(estimator):
     return estimator
 
 
-def _latest(X, **columns):
-    """Return the numbers of the rows of a table by whose times a blend is chosen, the last tenth.
+def _latest(table, **columns):
+    """Return the last tenth of a table, by which a blend is chosen; None if it tells nothing.
 
     Pairs that occur before too are not among them: the members would know these.
     """
     splitter = GlobalTimeSplit(test_fraction=0.1, drop_cold=False, **columns)
-    return next(splitter.split(X))[1]
+    try:
+        before, latest = next(splitter.split(table.given))
+    except ValueError:  # most share a time
+        return None
+    users = splitter._codes(table)[0][0]
+    # In a log of visits all users may be new.
+    return table.take(latest) if np.isin(users[latest], users[before]).any() else None
 
 
 def some_values(values, first=0, n_all=None):

@@ -544,14 +544,21 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
                 raise ValueError("X_val holds all interactions of X; none is left to fit to.")
         history, held_out = canonical_csr(history), split_signs(canonical_csr(held_out))[0]
         refuse_empty(history)
+        users = np.flatnonzero((np.diff(held_out.indptr) > 0) & (np.diff(history.indptr) > 0))
+        if not len(users):
+            raise ValueError(
+                "no user has held-out interactions beside others, to find weights by; give "
+                "weights=None, or as X_val later interactions of the users of X."
+            )
+        if len(users) > _HELD_OUT_USERS:
+            users = np.sort(generator.choice(users, _HELD_OUT_USERS, replace=False))
         n_rounds = 1 + (history.nnz < X.nnz)
         with self._announced(members, n_rounds * len(members)) as begin:
             tried = self._fit_members(members, history, options, begin, n_rounds)
             names = [name for name, _ in tried]
             begin("finding the weights of the blend", names * (n_rounds - 1))
-            weights, scores, blend = find_weights(
-                self._evaluation([one for _, one in tried], history, held_out, generator), generator
-            )
+            evaluation = self._evaluation([one for _, one in tried], users, held_out)
+            weights, scores, blend = find_weights(evaluation, generator)
             self.validation_scores_ = dict(zip(names, map(float, scores), strict=True))
             self.validation_scores_["blend"] = float(blend)
             found = [(*one, float(w)) for one, w in zip(tried, weights, strict=True) if w]
@@ -599,16 +606,8 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
             warn_user(f"The blend leaves out {left_out}.")
         return fitted
 
-    def _evaluation(self, members, history, held_out, generator):
+    def _evaluation(self, members, users, held_out):
         """Return held-out users with the lists of each member."""
-        users = np.flatnonzero((np.diff(held_out.indptr) > 0) & (np.diff(history.indptr) > 0))
-        if not len(users):
-            raise ValueError(
-                "no user has held-out interactions beside others, to find weights by; give "
-                "weights=None, or as X_val later interactions of the users of X."
-            )
-        if len(users) > _HELD_OUT_USERS:
-            users = np.sort(generator.choice(users, _HELD_OUT_USERS, replace=False))
         lists = [self._lists(member, {"users": users}) for member in members]
         metric, k = metric_and_k("scoring", self.scoring)
         k = k or self.n_recommendations
