@@ -18,6 +18,7 @@ from freqfm import (
     InteractionRecommender,
     ItemKNNRecommender,
 )
+from freqfm.callbacks import Checkpoint, resume
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders import blend
 from freqfm.estimators.recommenders.blend import HeldOutUsers, find_weights, forward_selection
@@ -130,6 +131,31 @@ def test_forward_selection_is_that_of_a_plain_loop():
     np.testing.assert_allclose(means, [score(of, np.arange(12)) for of in dense])
     assert weights.sum() == pytest.approx(1)
     assert blend == pytest.approx(score(np.tensordot(weights, dense, 1), np.arange(12)))
+
+
+class Scored:
+    """Held-out users with given scores, of two members and of everything else."""
+
+    values = np.array([np.ones((50, 1)), np.full((50, 1), 2.0)], dtype=np.float32)
+
+    def __init__(self, *scores):
+        self.of = scores
+
+    def scores(self, totals, users=slice(None)):
+        return self.of[{1: 0, 2: 1}.get(float(totals[0, 0]), 2)][users]
+
+
+@each(
+    "lead, stays_alone", [(0.3, True), (0.1, False), (-0.1, False)]
+)  # a standard error is 1 / 7 here
+def test_the_best_member_stays_alone_if_it_is_ahead_by_more_than_chance(lead, stays_alone):
+    noise = np.tile([-1.0, 1.0], 25)
+    single = np.full(50, 3.0)
+    held_out = Scored(single, single - 0.05, single - lead + noise)
+    weights, means, blend = find_weights(held_out, np.random.default_rng(0))
+    assert (np.count_nonzero(weights) == 1) == stays_alone and weights.sum() == pytest.approx(1)
+    np.testing.assert_allclose(means, [3, 2.95])
+    assert blend == pytest.approx(3 if stays_alone else 3 - lead)
 
 
 def test_weights_are_found_and_members_fitted_again(X):
@@ -246,6 +272,14 @@ def test_similar_items_are_weighted_means(model):
         expected[items[cosines > 0]] += weight * cosines[cosines > 0]
     np.testing.assert_allclose(scores, np.sort(expected)[::-1][:6], rtol=1e-5)
     np.testing.assert_allclose(scores, expected[similar], rtol=1e-5)
+
+
+def test_members_write_checkpoints(X, tmp_path):
+    path = tmp_path / "als.ckpt"
+    als = ALSRecommender(4, max_iter=2, n_jobs=1).set_callbacks(Checkpoint(path))
+    model = BlendRecommender([("als", als), *members()[1:]], weights=None, random_state=0).fit(X)
+    expected = model.named_estimators_["als"].recommend(X)[1]
+    np.testing.assert_array_equal(resume(path).fit(X).recommend(X)[1], expected)
 
 
 def test_partial_fit_trains_all_members(X):

@@ -132,9 +132,8 @@ def find_weights(held_out, generator):
 
     Half of a weight is the mean over forward selections on random parts of the users, which alone
     would follow chance too closely; the other half is the member's score, relative to the best,
-    to the fourth power. The best member is left alone unless the blend is ahead of it. That it be
-    ahead by more than a standard error was tried, and is worse: which member is best is more a
-    matter of chance than whether the blend is better.
+    to the fourth power. The best member is left alone if it is ahead of the blend by more than a
+    standard error: the best of several is ahead by chance, too.
     """
     n_members, n_users, _ = held_out.values.shape
     single = np.array([held_out.scores(matrix) for matrix in held_out.values])
@@ -153,10 +152,11 @@ def find_weights(held_out, generator):
     weights /= 2
     weights[weights < _LEAST_WEIGHT] = 0
     weights /= weights.sum()
-    blended = held_out.scores(np.tensordot(weights.astype(np.float32), held_out.values, 1)).mean()
-    if blended <= means[best]:
+    blended = held_out.scores(np.tensordot(weights.astype(np.float32), held_out.values, 1))
+    lead = single[best] - blended
+    if lead.mean() >= lead.std() / np.sqrt(n_users):
         return alone, means, means[best]
-    return weights, means, blended
+    return weights, means, blended.mean()
 
 
 # Users whose rankings choose the weights, at most.
@@ -263,8 +263,8 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
     with the largest weight; their scores are not above 0.
 
     Half of a weight comes from forward selection with replacement [1]_, averaged over random parts
-    of the users, half is (score / best score)^4. If the blend is not ahead of the best member, that
-    member is left alone.
+    of the users, half is (score / best score)^4. If the best member is ahead of the blend by more
+    than a standard error over users, that member is left alone.
 
     Parameters
     ----------
