@@ -329,7 +329,11 @@ def test_a_blend_has_a_bar_that_its_members_do_not_disturb(X, screen, capsys):
         assert part in drawn
     assert re.search(r"s left: fitting (als|knn|popular) to everything", drawn)
     assert re.fullmatch("(checking interactions\n)*", capsys.readouterr().out)
-    assert drawn.endswith("\x1b[?25h")
+    with pytest.raises(ValueError, match="no member"):
+        BlendRecommender([("als", als(unobserved_weight=-1))], verbose=1).fit(X)
+    drawn = console.file.getvalue()
+    assert drawn.endswith("\x1b[?25h")  # the cursor is shown again
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 2
 
 
 @each("fit", [lambda X: blend(verbose=1).fit(X), lambda X: compare(X, verbose=1)])
