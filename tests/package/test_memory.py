@@ -22,6 +22,7 @@ from freqfm import (
     MFRecommender,
     PopularityRecommender,
     RaFMClassifier,
+    initializers,
     temperatures,
 )
 from freqfm._input import rows as _rows
@@ -34,7 +35,6 @@ from freqfm.backends.cpu.fm import prepared
 from freqfm.datasets import load_csr, make_interactions, save_csr
 from freqfm.estimators.fm import base
 from freqfm.estimators.recommenders import index, interactions
-from freqfm.initializers import _base
 from freqfm.model_selection import _holdout, holdout_by_content, holdout_interactions
 from freqfm.temperatures import AdapTau0, Snapshot
 
@@ -369,7 +369,7 @@ def test_least_squares_use_the_documented_memory(weighted, early_stopping, monke
 def test_interactions_on_disk_are_not_copied(tmp_path_factory, model, per_entry, monkeypatch):
     monkeypatch.setattr(validation, "_ENTRIES", 1 << 10)
     monkeypatch.setattr(_rows, "_ENTRIES", 1 << 10)
-    monkeypatch.setattr(_base, "_MANY", 0)  # the spectral start of many interactions
+    monkeypatch.setattr(initializers, "_MANY", 0)  # the spectral start of many interactions
     folder = tmp_path_factory.mktemp("rows")
     X = make_interactions(2_000, 1_000, 200_000, random_state=0)
     save_csr(folder, X)
