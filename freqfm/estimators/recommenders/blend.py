@@ -133,7 +133,9 @@ def find_weights(held_out, generator):
     Half of a weight is the mean over forward selections on random parts of the users, which alone
     would follow chance too closely; the other half is the member's score, relative to the best,
     to the fourth power. The best member is left alone if it is ahead of the blend by more than a
-    standard error: the best of several is ahead by chance, too.
+    standard error: the best of several is ahead by chance, too. Of eight fits in which it was ahead
+    by less, the blend had 0.9 to 2.5 % more NDCG@20 on test parts in the four of MovieLens-100K and
+    of parts of it, and 0.1 to 2.7 % less in those of drawn, small or thinned data.
     """
     n_members, n_users, _ = held_out.values.shape
     single = np.array([held_out.scores(matrix) for matrix in held_out.values])
