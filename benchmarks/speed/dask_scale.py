@@ -5,10 +5,11 @@ ALS, score later interactions, and write the lists of all users. The same is don
 with a thread for each worker, and by PySpark's ALS if ``--spark`` names a Python that has pyspark
 (and java is there). Printed are seconds by phase; those of all CPUs, which do not depend on other
 programs; and the bytes that workers have sent, without those of Dask's shuffle, which does not
-count them. With ``--kill`` a worker is killed in each phase of a second fit, whose model has to be
-the same.
+count them. With ``--kill`` each phase, or those named, runs again and a worker is killed meanwhile:
+model, NDCG and lists have to be the same.
 
     python benchmarks/speed/dask_scale.py --events 2000000 --kill --spark /path/of/python
+    python benchmarks/speed/dask_scale.py --events 2000000 --files 16 --memory 1GB --kill read write
 """
 
 import argparse
@@ -20,6 +21,9 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+
+#: Those in which a worker can be killed.
+PHASES = "read", "fit", "score", "recommend", "write"
 
 ALS = {"n_components": 64, "random_state": 0}
 
@@ -73,16 +77,21 @@ def _counted(dask_worker):
     return sum(os.times()[:2]), dask_worker.transfer_outgoing_bytes_total / 1e6
 
 
+def replace_epochs(trainer, run_epoch):
+    """Let a trainer run epochs by a function of its own, and more; return a restorer."""
+    run = trainer.run_epoch
+    trainer.run_epoch = lambda self, epoch: run_epoch(run, self, epoch)
+    return lambda: setattr(trainer, "run_epoch", run)
+
+
 def epochs_of(trainer, phases):
     """Let a trainer print the seconds of its first epoch and of the others; return a restorer."""
-    run = trainer.run_epoch
 
-    def timed(self, epoch):
+    def timed(run, self, epoch):
         with phases("first epoch" if epoch == 0 else f"epoch {epoch}"):
             return run(self, epoch)
 
-    trainer.run_epoch = timed
-    return lambda: setattr(trainer, "run_epoch", run)
+    return replace_epochs(trainer, timed)
 
 
 def on_cluster(args, path, to):
@@ -107,17 +116,34 @@ def on_cluster(args, path, to):
                 test_fraction=0.1, drop_cold=False, drop_repeated=False
             )
             [(train, test)] = splitter.split(log)
+
+        def write(path):
+            model.recommend_to(path)
+            return path
+
+        model = fdask.InteractionRecommender(estimator, value=None)
+        calls = {
+            "fit": lambda: learned(model.fit(train)),
+            "score": lambda: model.score(some_users(test, args)),
+            "recommend": lambda: model.recommend(model.user_ids_[::50]),
+            "write": lambda: write(f"{to}-{len(os.listdir(to.parent))}"),
+        }
         restore = epochs_of(ShardedALSTrainer, phases)
-        with phases("fit"):
-            model = fdask.InteractionRecommender(estimator, value=None).fit(train)
+        found = {}
+        for phase, call in calls.items():
+            with phases(phase):
+                found[phase] = call()
         restore()
-        with phases("score"):
-            print(f"Dask     NDCG {model.score(some_users(test, args)):.5f}")
-        with phases("recommend"):
-            model.recommend_to(to)
-        if args.kill:
-            killed(model, estimator, train, client, to)
+        print(f"Dask     NDCG {found['score']:.5f}")
+        for phase in PHASES if args.kill == [] else args.kill or ():
+            killed(phase, calls, phases, found)
         return phases, model.to_local()
+
+
+def learned(model):
+    """Return what a fit has learned."""
+    vectors = model.estimator_.user_factors_, model.estimator_.item_factors_
+    return *vectors, model.user_ids_, model.item_ids_
 
 
 def some_users(test, args):
@@ -125,29 +151,43 @@ def some_users(test, args):
     return test[test.user.str.endswith("17") | test.user.str.endswith("42")]
 
 
-def killed(model, estimator, train, client, to):
-    """Kill a worker in each phase; raise unless model and lists are the same."""
+def killed(phase, calls, phases, found):
+    """Run a phase again, kill a worker in it, and raise unless it returns the same."""
     import numpy as np
     import pandas as pd
 
-    import freqfm.dask as fdask
+    from freqfm.dask._als import ShardedALSTrainer
 
-    def kill_after(seconds):
-        pids = sorted(client.run(os.getpid).values())
-        threading.Timer(seconds, os.kill, [pids[0], signal.SIGKILL]).start()
+    name, client, of_phase = "fit" if phase == "read" else phase, phases.client, phases.seconds
+    epochs = sum(of_phase[epoch] for epoch in of_phase if "epoch" in epoch)
+    seconds = {"read": of_phase["fit"] - epochs, "fit": of_phase["epoch 1"]}
+    client.wait_for_workers(len(client.cluster.worker_spec), timeout=60)
+    pids = sorted(client.run(os.getpid).values())
+    timer = threading.Timer(
+        0.3 * seconds.get(phase, of_phase[name]), os.kill, [pids[0], signal.SIGKILL]
+    )
 
-    phases = Phases("killed")
-    for share, phase in ((0.2, "reading"), (0.9, "training")):
-        kill_after(share * killed.seconds_of_fit)
-        with phases(phase):
-            again = fdask.InteractionRecommender(estimator, value=None).fit(train)
-        same = np.array_equal(again.estimator_.user_factors_, model.estimator_.user_factors_)
-        assert same and np.array_equal(again.item_ids_, model.item_ids_)
-    kill_after(1)
-    with phases("recommending"):
-        again.recommend_to(f"{to}-again")
-    pd.testing.assert_frame_equal(pd.read_parquet(to), pd.read_parquet(f"{to}-again"))
-    print("killed   the model and all lists are the same", flush=True)
+    def in_second(run, self, epoch):
+        if phase == "fit" and epoch == 1:
+            timer.start()
+        return run(self, epoch)
+
+    restore = replace_epochs(ShardedALSTrainer, in_second)
+    if phase != "fit":
+        timer.start()
+    begin = time.perf_counter()
+    again = calls[name]()
+    taken, late = time.perf_counter() - begin, timer.is_alive()
+    timer.cancel()
+    restore()
+    if name == "write":
+        pd.testing.assert_frame_equal(*map(pd.read_parquet, (again, found[name])))
+    else:
+        np.testing.assert_equal(again, found[name])
+    told = "was over before it would have lost" if late else "lost"
+    of = " of an epoch" if phase == "fit" else ""
+    print(f"killed   {phase} {told} a worker after {timer.interval:.2f} s{of},", end=" ")
+    print(f"took {taken:.1f} s, and returned the same", flush=True)
 
 
 def in_one_process(args, path, to):
@@ -171,7 +211,7 @@ def in_one_process(args, path, to):
     test = log.to_table(filter=ds.field("time") >= point).to_pandas()
     with phases("score"):
         print(f"plain    NDCG {model.score(some_users(test, args)):.5f}")
-    with phases("recommend"):
+    with phases("write"):
         model.recommend_to(to)
     return phases, model
 
@@ -217,7 +257,8 @@ def main():
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--memory", default="auto", help="limit of each worker, such as 1GB")
-    parser.add_argument("--kill", action="store_true", help="kill a worker in each phase, too")
+    given = {"nargs": "*", "choices": PHASES, "metavar": "PHASE"}
+    parser.add_argument("--kill", help=f"of {', '.join(PHASES)}; all if none is named", **given)
     parser.add_argument("--spark", help="a Python with pyspark")
     parser.add_argument("--spark-lists", action="store_true", help="and its lists of all users")
     parser.add_argument("--only-spark", help=argparse.SUPPRESS)
@@ -237,7 +278,6 @@ def main():
         size = sum(file.stat().st_size for file in path.iterdir())
         print(f"{args.events:,} events in {args.files} files of {size / 1e6:.0f} MB", flush=True)
         of_plain, plain = in_one_process(args, path, Path(folder, "plain"))
-        killed.seconds_of_fit = of_plain.seconds["fit"]
         of_dask, model = on_cluster(args, path, Path(folder, "dask"))
         for name in ("user_factors_", "item_factors_"):
             found, expected = (getattr(of.estimator_, name) for of in (model, plain))
