@@ -13,6 +13,7 @@ pd = pytest.importorskip("pandas")
 from test_dask import cluster_of, prompt_messages, split  # noqa: E402, F401
 
 import freqfm  # noqa: E402
+from freqfm.dask._cluster import Cluster  # noqa: E402
 from freqfm.datasets import make_interactions  # noqa: E402
 
 BOUNDS = [0, 1, 40, 333, 333, 400]
@@ -40,6 +41,20 @@ def test_exact_sums_have_the_bits_of_one_machine(client, likes):
         model = fdask.EASERecommender(user_power=0, n_shards=n_shards).fit(split(likes, BOUNDS))
         assert_array_equal(model.item_weights_.toarray(), plain.item_weights_.toarray())
         assert model.regularization_ == plain.regularization_
+
+
+def test_a_table_for_all_shards_is_sent_once(client, likes, monkeypatch):
+    sent, send = [], Cluster.send
+
+    def counted(cluster, values):
+        sent.append(len(values))
+        return send(cluster, values)
+
+    monkeypatch.setattr(Cluster, "send", counted)
+    for name, n_tables in (("ItemKNNRecommender", [1]), ("EASERecommender", [3])):
+        getattr(fdask, name)(n_shards=3).fit(split(likes, BOUNDS))
+        assert sent == n_tables, name
+        sent.clear()
 
 
 def test_other_sums_are_those_of_one_machine_up_to_rounding(client, likes, monkeypatch):
