@@ -6,8 +6,9 @@
   pair relative to an observed one, and the mean penalty of users relative to the same weight.
   implicit's ``alpha`` is the inverse of the first and its ``regularization`` the second times
   ``alpha``; ours is the second divided by the mean total weight of users' pairs. The search has one
-  seed. The best of either is then measured on the test part with several, as is ours with its
-  defaults: trained on the training part, and on training and validation parts together.
+  seed. The best of either is then measured on the test part with several, as are both with their
+  defaults: trained on the training part, and on training and validation parts together. All have
+  ``--epochs``.
 
     python benchmarks/speed/als_speed.py --data DIR --out results
 
@@ -34,7 +35,7 @@ from freqfm.datasets import make_interactions
 from freqfm.metrics import ndcg_at_k
 from freqfm.model_selection import holdout_interactions
 
-D, N_EPOCHS, K = 64, 16, 20
+D, K = 64, 20
 # Multiples of the square root of the density, and penalties.
 WEIGHTS = (0.3, 0.55, 1.0, 1.7, 3.0)
 PENALTIES = (1.0, 1.6, 2.5, 3.5, 5.0, 7.0, 10.0, 14.0, 20.0)
@@ -92,22 +93,24 @@ def compare_speed(X, n_threads, repeats):
     return results
 
 
-def fit_freqfm(X, weight, penalty, n_threads, seed):
-    """Return vectors of users and items; None are the defaults."""
+def fit_freqfm(X, weight, penalty, n_threads, seed, n_epochs):
+    """Return the fitted model; None are the defaults."""
     given = {}
     if weight is not None:
         total = (X.sum() + weight * X.shape[0] * X.shape[1]) / X.shape[0]
         given = {"unobserved_weight": weight, "regularization": penalty / total}
-    model = ALSRecommender(D, max_iter=N_EPOCHS, n_jobs=n_threads, random_state=seed, **given)
+    model = ALSRecommender(D, max_iter=n_epochs, n_jobs=n_threads, random_state=seed, **given)
     return model.fit(X)
 
 
-def fit_implicit(X, weight, penalty, n_threads, seed):
+def fit_implicit(X, weight, penalty, n_threads, seed, n_epochs):
     """Return implicit's model of the same objective, but for penalties by frequency."""
+    given = {}
+    if weight is not None:
+        given = {"alpha": 1 / weight, "regularization": penalty / weight}
     model = AlternatingLeastSquares(
-        D, alpha=1 / weight, regularization=penalty / weight, iterations=N_EPOCHS,
-        num_threads=n_threads, random_state=seed,
-    )  # fmt: skip
+        D, iterations=n_epochs, num_threads=n_threads, random_state=seed, **given
+    )
     model.fit(sparse.csr_matrix(X), show_progress=False)
     return model
 
@@ -135,21 +138,23 @@ def search(parts, args, n_threads):
     def judge(name, fit, point):
         found = []
         for seed in range(args.seeds):
-            model, of_both = (fit(X, *point, n_threads, seed) for X in (train, both))
+            model, of_both = (fit(X, *point, n_threads, seed, args.epochs) for X in (train, both))
             found.append(
                 (ndcg(model, train, valid), ndcg(model, both, test), ndcg(of_both, both, test))
             )
         means, spreads = np.mean(found, axis=0), np.ptp(found, axis=0)
         parts = ("valid", "test", "test after training on both")
         shown = (f"{p} {m:.4f} ({s:.4f})" for p, m, s in zip(parts, means, spreads, strict=True))
-        print(f"{name:9} {', '.join(shown)} {point}", flush=True)
+        print(f"{name:18} {', '.join(shown)} {point}", flush=True)
         return {"point": point, "valid, test, test of both": found}
 
-    results = {"grid": grid, "untuned": judge("untuned", fit_freqfm, (None, None))}
+    results = {"grid": grid}
     for name, fit in (("freqfm", fit_freqfm), ("implicit", fit_implicit)):
-        scores = [ndcg(fit(train, *point, n_threads, 0), train, valid) for point in grid]
+        untuned = judge(f"{name}, defaults", fit, (None, None))
+        fitted = (fit(train, *point, n_threads, 0, args.epochs) for point in grid)
+        scores = [ndcg(model, train, valid) for model in fitted]
         best = judge(name, fit, grid[int(np.argmax(scores))])
-        results[name] = {"valid": scores, **best}
+        results[name] = {"untuned": untuned, "valid": scores, **best}
     return results
 
 
@@ -170,6 +175,7 @@ def main():
     parser.add_argument("--only", choices=["speed", "search"], default=None)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3, help="of the figures on the test part")
+    parser.add_argument("--epochs", type=int, default=16, help="of the models that are ranked")
     parser.add_argument("--n-jobs", type=int, default=None)
     parser.add_argument("--quick", action="store_true", help="500 users, one repetition: a test")
     args = parser.parse_args()
