@@ -30,6 +30,7 @@ from test_dask import (  # noqa: E402
 
 import freqfm  # noqa: E402
 from freqfm.callbacks import Checkpoint, resume  # noqa: E402
+from freqfm.dask import _users  # noqa: E402
 from freqfm.dask._cluster import Cluster  # noqa: E402
 from freqfm.dask._shards import seed_of  # noqa: E402
 from freqfm.datasets import make_clicks, make_interactions  # noqa: E402
@@ -577,7 +578,7 @@ def test_seen_items_that_may_be_recommended_need_no_interactions(client, histori
     loaded = pickle.loads(pickle.dumps(model))
     for of in (loaded, model):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fdask.MFRecommender, "known", None)
+            patch.setattr(_users, "known_to", None)
             found = of.recommend(users=users, **options)
         for one, other in zip(found, expected, strict=True):
             assert_array_equal(one, other)
