@@ -30,7 +30,8 @@ class ShardedFM(Merged):
         """Bring the rows to their workers and check them, see ``BaseFM._prepare``."""
         if not reset:
             self._check_learned()
-        optimizer, _ = base.checked_optimizer(self), self._loss
+        # They raise where they are wrong.
+        _ = base.checked_optimizer(self), self._loss
         if y is None:
             raise ValueError("fit needs y, the targets; got None.")
         parts = aligned_partitions({"X": X}, {"y": y, "sample_weight": sample_weight})
@@ -50,7 +51,7 @@ class ShardedFM(Merged):
             head = None if getattr(self, "fields", 0) is not None else _shards.common_fields(heads)
             self._take_fields(X if head is None else head, reset)
             self._check_size(n_outputs)
-        return rows, None, optimizer
+        return rows, None
 
     @property
     def _n_outputs(self):

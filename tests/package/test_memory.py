@@ -410,9 +410,9 @@ def test_packed_rows_are_not_kept(log, monkeypatch):
     begun, kept, train = [], [], base.train_task
 
     class Watched(FMClassifier):
-        def _begin(self, rows, optimizer, reset):
+        def _begin(self, rows, reset):
             begun.append(weakref.ref(rows.target))
-            return super()._begin(rows, optimizer, reset)
+            return super()._begin(rows, reset)
 
     def train_task(*args):
         kept.append(begun[-1]() is not None)

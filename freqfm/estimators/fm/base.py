@@ -380,7 +380,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         in_refit = unfinished is not None and unfinished["phase"] == 1
         announce(self.verbose, "checking rows")
         with release_signals():
-            rows, labels, optimizer = self._prepare(X, y, sample_weight, None, reset)
+            rows, labels = self._prepare(X, y, sample_weight, None, reset)
             if not reset:
                 self._take_fields(X, reset)
             validated = self._with_given_validation(rows, *held_out)
@@ -392,7 +392,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             callbacks = self._callbacks(rows, folds, unfinished)
             phase = self._phase(folds[0].n_trained, validates, settles=not refits)
             announce(self.verbose, "preparing rows to train on")
-            task = None if in_refit else self._begin_folds(folds, optimizer, reset)
+            task = None if in_refit else self._begin_folds(folds, reset)
             others = [] if in_refit else penalties_to_try(self, folds[0])
         # The task has copied the rows that it trains on.
         all_rows = rows if refits else None
@@ -402,10 +402,10 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             trained = train_task(task, phase, trial, callbacks)
             callbacks.end_phase()
             del task
-            choose_penalties(self, trained, others, folds, optimizer)
+            choose_penalties(self, trained, others, folds)
         del folds
         if refits:
-            begin = functools.partial(self._begin, all_rows, optimizer)
+            begin = functools.partial(self._begin, all_rows)
             training.refit(self, begin, callbacks, in_refit, n_settling=self._n_settling)
         callbacks.end_fit()
 
@@ -473,7 +473,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
                     X = with_fields_of(X, validation.widen("X", X, n_features))
                     if not reset:
                         self._grow(X, int(n_features))
-                rows, _, optimizer = self._prepare(X, y, sample_weight, classes, reset, True)
+                rows, _ = self._prepare(X, y, sample_weight, classes, reset, True)
+                optimizer = checked_optimizer(self)
                 if reset:
                     counts = rows.count_tokens()
                     self._init_model(rows, counts, optimizer)
@@ -514,23 +515,24 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             if self.fit_intercept:
                 part.estimator.intercept_[k] += change
 
-    def _begin(self, rows, optimizer, reset):
+    def _begin(self, rows, reset):
         """Return the task that trains on ``rows``: a new model if ``reset``, else this one."""
+        optimizer = checked_optimizer(self, rows.spread)
         self.token_counts_ = rows.count_tokens()
         if reset:
             self._init_model(rows, self.token_counts_, optimizer)
         else:
             self._prepare_to_continue(optimizer)
-        return self._trainer(self, checked_optimizer(self, rows.spread), rows)
+        return self._trainer(self, optimizer, rows)
 
-    def _begin_folds(self, folds, optimizer, reset):
+    def _begin_folds(self, folds, reset):
         """Return the task that trains a model for each fold; the first one is this model."""
         first, *others = folds
-        trainer = self._begin(first, optimizer, reset)
+        trainer = self._begin(first, reset)
         if not others:
             return trainer
         return FoldsTrainer(
-            [trainer, *(copy.copy(self)._begin(fold, optimizer, reset=True) for fold in others)]
+            [trainer, *(copy.copy(self)._begin(fold, reset=True) for fold in others)]
         )
 
     def _callbacks(self, rows, folds, unfinished):
@@ -565,7 +567,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         return min(_MOST_SETTLING, self.max_iter // 5)
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
-        """Check the input; return the rows, labels to stratify by or None, and the optimizer."""
+        """Check the input and the optimizer; return the rows, and labels to stratify by or None."""
         if not reset:
             self._check_learned()
         given = X
@@ -588,7 +590,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         if reset:
             _warn_of_small_weights(optimizer, weight)
             self._seed = validation.draw_seed(self.random_state)
-        return rows, labels, optimizer
+        return rows, labels
 
     def _checked_initializer(self):
         """Return the initializer given by the parameters."""
@@ -930,7 +932,7 @@ def train_task(task, phase, trial, callbacks=None, number=0):
     return Trained(loop, gain, task.of_constant)
 
 
-def choose_penalties(model, trained, pairs, folds, optimizer):
+def choose_penalties(model, trained, pairs, folds):
     """Train models with other penalties; the model becomes the one with the best score.
 
     Parameters
@@ -941,7 +943,6 @@ def choose_penalties(model, trained, pairs, folds, optimizer):
     pairs : list of (float, float)
         From :func:`penalties_to_try`.
     folds : list of TrainingRows
-    optimizer : Optimizer
     """
     loop = trained.loop
     if loop.first_epoch or not loop.is_over():
@@ -954,7 +955,7 @@ def choose_penalties(model, trained, pairs, folds, optimizer):
         best = model.validation_scores_
         phase = phase_beside(loop.phase, best)
         try:
-            found = _train_new(other, folds, optimizer, phase)
+            found = _train_new(other, folds, phase)
         except DivergenceError:
             continue
         if other.validation_scores_.max() > best.max():
@@ -984,9 +985,9 @@ def warn_if_constant(model, of_constant):
         )
 
 
-def _train_new(model, folds, optimizer, phase):
+def _train_new(model, folds, phase):
     with release_signals():
-        task = model._begin_folds(folds, optimizer, reset=True)
+        task = model._begin_folds(folds, reset=True)
     return train_task(task, phase, Attempt(), number=1)
 
 

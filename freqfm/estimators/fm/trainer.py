@@ -124,7 +124,7 @@ class Shard:
     def __init__(self, raw, model, seed, classes):
         model = copy.copy(model)
         options = raw.X, raw.y, raw.sample_weight, classes
-        self.rows, self.labels, _ = model._prepare(*options, reset=True)
+        self.rows, self.labels = model._prepare(*options, reset=True)
         model._seed = seed
         self.model = model
         # Without rows: what carries the fields of columns.

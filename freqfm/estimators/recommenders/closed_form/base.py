@@ -208,12 +208,8 @@ def listed_rows(items, values, n_items):
 
 def unit_rows(rows):
     """Return the rows of a CSR matrix at unit length, whatever the size of their numbers."""
-    return normalize(with_data(rows, scale_rows(rows.indptr, rows.data)))
-
-
-def with_data(rows, data):
-    """Return a CSR matrix with other numbers, float32."""
-    return sparse.csr_array((data.astype(np.float32), rows.indices, rows.indptr), rows.shape)
+    data = scale_rows(rows.indptr, rows.data).astype(np.float32)
+    return normalize(sparse.csr_array((data, rows.indices, rows.indptr), rows.shape))
 
 
 @dataclass(eq=False, repr=False)
