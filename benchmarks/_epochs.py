@@ -41,9 +41,9 @@ class Epochs:
 
     def __init__(self, model, X, y=None):
         if y is not None:
-            rows, _, optimizer = model._prepare(X, y, None, None, reset=True)
+            rows, _ = model._prepare(X, y, None, None, reset=True)
             set_penalties(model, reset=True)
-            self._task = model._begin(rows, optimizer, reset=True)
+            self._task = model._begin(rows, reset=True)
         else:
             self._task = task_of(model, X)
         self._n_epochs = 0
