@@ -14,22 +14,13 @@ from sklearn.base import BaseEstimator
 
 from freqfm._messages import not_known, shown
 from freqfm._numba.jit import as_python, python_function
-from freqfm._sklearn import Interval
+from freqfm._sklearn import Interval, validate_parameter_constraints
 
 # Item indices and counts are int32.
 POSITIVE_INTEGER = [Interval(Integral, 1, 2**31 - 1, closed="both")]
 POSITIVE = [Interval(Real, 0, None, closed="neither")]
 POSITIVE_OR_INFINITE = [Interval(Real, 0, None, closed="right")]
 NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
-
-
-class OwnConstraints:
-    """Mixin: a class lists the constraints of its own parameters; those of its bases are added."""
-
-    def __init_subclass__(cls, **options):
-        super().__init_subclass__(**options)
-        inherited = (vars(base).get("_parameter_constraints", {}) for base in reversed(cls.__mro__))
-        cls._parameter_constraints = functools.reduce(operator.or_, inherited)
 
 
 class Component(BaseEstimator, ABC):
@@ -102,16 +93,30 @@ def replaced(component, values):
     return changed
 
 
+@functools.cache
+def constraints_of(cls):
+    """Return the constraints of all parameters; a class lists those of its own, as its bases do."""
+    own = (vars(base).get("_parameter_constraints", {}) for base in reversed(cls.__mro__))
+    return functools.reduce(operator.or_, own)
+
+
+def validate_params(estimator):
+    """Raise unless the parameters of an estimator, or a component, have the values they may."""
+    cls = type(estimator)
+    given = estimator.get_params(deep=False)
+    validate_parameter_constraints(constraints_of(cls), given, caller_name=cls.__name__)
+
+
 # The values of parameters that were found valid, by estimator.
 _VALID = weakref.WeakKeyDictionary()
 
 
-def validate_params(estimator):
-    """Validate an estimator's parameters, unless they are the same objects as in the last call."""
-    values = [getattr(estimator, name) for name in estimator._parameter_constraints]
+def validate_changed_params(estimator):
+    """Validate parameters, unless they are the same objects as in the last call."""
+    values = [getattr(estimator, name) for name in constraints_of(type(estimator))]
     known = _VALID.get(estimator, ())
     if len(known) != len(values) or not all(map(operator.is_, values, known)):
-        estimator._validate_params()
+        validate_params(estimator)
         _VALID[estimator] = values
 
 
@@ -306,7 +311,7 @@ def resolve(axis, value, base, registry, parameters=()):
                 )
             component = replaced(component, {key: number})
     # Formulas may depend on the parameters.
-    component._validate_params()
+    validate_params(component)
     refuse_ignored(axis, component, base)
     return component
 

@@ -1,7 +1,13 @@
 """Names of scikit-learn that are private and may move: no other file imports them."""
 
 # ruff: noqa: F401
-from sklearn.utils._param_validation import HasMethods, Interval, InvalidParameterError, StrOptions
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    InvalidParameterError,
+    StrOptions,
+    validate_parameter_constraints,
+)
 from sklearn.utils._set_output import _get_output_config as get_output_config
 from sklearn.utils._set_output import _SetOutputMixin as SetOutputMixin
 from sklearn.utils._set_output import _wrap_data_with_container as wrap_data_with_container

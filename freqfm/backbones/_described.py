@@ -438,7 +438,6 @@ class Context(Features):
     """
 
     _parameter_constraints = {
-        **Features._parameter_constraints,
         "context": "no_validation",  # see read
         "users": "no_validation",
     }

@@ -8,6 +8,7 @@ import dask
 import numpy as np
 
 from freqfm import model_selection
+from freqfm._components import validate_params
 from freqfm._input import frames
 from freqfm._input.ids import check_present, extend_ids, find_codes
 from freqfm._input.interactions import InteractionTable
@@ -173,7 +174,7 @@ class InteractionRecommender(recommender.InteractionRecommender):
         if given:
             part = "Features, MLP, backbones of your own"
             check("Dask", part, given=given[0], advice="leave it out")
-        self._validate_params()
+        validate_params(self)
         try:
             self._train(X, "fit", reset=True)
         finally:

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from freqfm._components import Component, OwnConstraints, is_ours, name_to_instance
+from freqfm._components import Component, is_ours, name_to_instance
 from freqfm._input.rows import for_users
 from freqfm._input.validation import LearnedArrays
 from freqfm._messages import cut, shown, warn_user
@@ -62,7 +62,7 @@ except ImportError:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TrainedEstimator(OwnConstraints, CallbackSupportMixin):
+class TrainedEstimator(CallbackSupportMixin):
     """Mixin: the parameters of all estimators that are trained in epochs."""
 
     _parameter_constraints: ClassVar = {

@@ -22,7 +22,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_OR_INFINITE, Component, try_formula
+from freqfm._components import (
+    NON_NEGATIVE,
+    POSITIVE,
+    POSITIVE_OR_INFINITE,
+    Component,
+    try_formula,
+    validate_params,
+)
 from freqfm._machine import aligned_zeros
 from freqfm._numba.jit import python_function
 from freqfm._sklearn import Interval, StrOptions
@@ -102,7 +109,7 @@ class WeightDecay(Component):
         if not isinstance(value, cls):
             # By default only the rows of a batch shrink.
             value = cls(value, scope="batch" if value is None else "full")
-        value._validate_params()
+        validate_params(value)
         return value
 
 

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from freqfm import backends
-from freqfm._components import Component
+from freqfm._components import Component, validate_params
 from freqfm._input import validation
 from freqfm._input.rows import slices
 from freqfm._machine import single_threaded_blas
@@ -96,7 +96,7 @@ class Sampler(Component):
         -------
         self : object
         """
-        self._validate_params()
+        validate_params(self)
         vectors = _as_vectors("item_vectors", item_vectors)
         with np.errstate(over="ignore"):
             longest = np.einsum("jf,jf->j", vectors, vectors).max()

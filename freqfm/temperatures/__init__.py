@@ -360,7 +360,6 @@ class AdapTau(AdapTau0):
     per_user = True
     statistics_wanted = True
     _parameter_constraints = {
-        **AdapTau0._parameter_constraints,
         "form": [StrOptions({"paper", "reference"})],
         "threshold": [StrOptions({"mean"}), Interval(Real, 0, 1, closed="neither")],
         "beta": POSITIVE,

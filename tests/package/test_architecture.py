@@ -79,6 +79,7 @@ MAY_IMPORT = {
         "reranking",
     },
     "dask": {
+        "_components",
         "_input",
         "_messages",
         "_paths",

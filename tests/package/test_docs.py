@@ -8,6 +8,7 @@ import pytest
 from sklearn.base import BaseEstimator
 
 import freqfm
+from freqfm._components import constraints_of
 from freqfm._docs import _entries, _sections, described_like
 
 MACHINES = {
@@ -59,7 +60,7 @@ def test_all_parameters_have_a_constraint_and_a_text():
         entries = _entries(_sections(cls.__doc__ or "").get("Parameters", ""))
         assert {name for names in entries for name in names.split(", ")} == parameters, cls
         # WithFields, which has none, looks at what its encoder can do.
-        assert parameters <= set(getattr(cls, "_parameter_constraints", ["encoder"])), cls
+        assert parameters <= set(constraints_of(cls) or ["encoder"]), cls
 
 
 # The methods and properties that pages of estimators list, beside parameters and what is learned.

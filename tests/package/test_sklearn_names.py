@@ -10,7 +10,7 @@ from freqfm.metrics import normalized_entropy
 
 def test_private_names_do_what_they_did():
     with pytest.raises(_sklearn.InvalidParameterError, match=r"'n_components' .* range \[1, .*0"):
-        MFRecommender(0)._validate_params()
+        MFRecommender(0).fit(np.eye(3))
     blend = BlendRecommender([("a", MFRecommender(4))])
     assert blend.set_params(a__n_components=8).get_params()["a"].n_components == 8
     with pytest.raises(ValueError, match="egative"):

@@ -16,7 +16,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
-from freqfm._components import NON_NEGATIVE, POSITIVE, resolve
+from freqfm._components import NON_NEGATIVE, POSITIVE, resolve, validate_params
 from freqfm._input import validation
 from freqfm._input.rows import with_fields_of
 from freqfm._messages import shown, warn_user
@@ -358,7 +358,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             If a column has a root mean square above 4, rows weigh less than 0.1 on average with
             "cf_sgd", or validation rows are not predicted better than by a constant.
         """
-        self._validate_params()
+        validate_params(self)
         where = "streams" if validation.is_stream(X) else self._rows_in
         if where and self.scoring != "loss":
             check(where, 'FM: other scoring than "loss"', given=f"scoring={self.scoring!r}")

@@ -10,7 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from freqfm import backends
-from freqfm._components import validate_params
+from freqfm._components import validate_changed_params
 from freqfm._input.ids import check_present, unique_codes
 from freqfm._messages import shorten, warn_user
 from freqfm._sklearn import StrOptions
@@ -81,7 +81,7 @@ class ClassTargets(ClassifierMixin):
                 "classes=None in the first call to partial_fit; pass all classes that will ever "
                 "occur, for instance classes=[0, 1]."
             )
-        validate_params(self)
+        validate_changed_params(self)
         return self._train_once(X, y, sample_weight, classes, n_features)
 
     def _set_classes(self, known):
@@ -307,7 +307,7 @@ class RealTargets(RegressorMixin):
         -------
         self : object
         """
-        validate_params(self)
+        validate_changed_params(self)
         return self._train_once(X, y, sample_weight, n_features=n_features)
 
     def _encode_target(self, y, classes, reset):

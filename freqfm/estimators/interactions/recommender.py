@@ -16,6 +16,7 @@ from sklearn.utils import Bunch, TransformerTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._components import validate_params
 from freqfm._docs import described_like
 from freqfm._input.frames import as_reader, is_frame, is_lazy
 from freqfm._input.ids import as_ids, as_list
@@ -300,7 +301,7 @@ class InteractionRecommender(
             If training produces values that are not finite, with recommenders that detect it. The
             last finite model is kept.
         """
-        self._validate_params()
+        validate_params(self)
         X = open_parquet(X) if isinstance(X, (str, PathLike)) else as_reader(X)
         refuse_lazy(X_val, "X_val")
         finds_weights = getattr(_named_recommender(self.estimator), "_finds_weights", False)
@@ -326,7 +327,7 @@ class InteractionRecommender(
         -------
         self : object
         """
-        self._validate_params()
+        validate_params(self)
         return self._train(X, "partial_fit", reset=not hasattr(self, "estimator_"))
 
     def _train(self, X, method, reset, X_val=None):

@@ -350,7 +350,6 @@ class ALSRecommender(TrainedRecommender):
     _weights_in_fit, _weights_in_histories = (1e-6, 1e10), (0.0, 1e10)
 
     _parameter_constraints: ClassVar = {
-        **TrainedRecommender._parameter_constraints,
         "unobserved_weight": [*POSITIVE, None],
         "regularization": [*POSITIVE, None],
         "regularization_exponent": NON_NEGATIVE,

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._components import POSITIVE_INTEGER, OwnConstraints
+from freqfm._components import POSITIVE_INTEGER
 from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import slices, split_signs, take_rows
 from freqfm._input.validation import (
@@ -62,7 +62,6 @@ class BaseRecommender(
     RecommendToMixin,
     ServingMixin,
     VersionStamp,
-    OwnConstraints,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     BaseEstimator,

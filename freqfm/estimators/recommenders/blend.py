@@ -15,7 +15,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from freqfm._components import POSITIVE, POSITIVE_INTEGER
+from freqfm._components import POSITIVE, POSITIVE_INTEGER, validate_params
 from freqfm._docs import described_like
 from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import entries_where, slices, split_signs, take_rows, with_one_index_type
@@ -463,7 +463,7 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
         -------
         self : object
         """
-        self._validate_params()
+        validate_params(self)
         if metric_and_k("scoring", self.scoring)[0] in OF_ALL_USERS:
             raise ValueError(f"scoring={self.scoring!r} is no mean over users; take 'ndcg'.")
         with attempt(self), release_signals():

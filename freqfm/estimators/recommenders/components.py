@@ -8,7 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freqfm._components import is_named, nearest, refuse_names, replaced, resolve, set_by_user
+from freqfm._components import (
+    is_named,
+    nearest,
+    refuse_names,
+    replaced,
+    resolve,
+    set_by_user,
+    validate_params,
+)
 from freqfm._messages import shown, warn_user
 from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone
@@ -395,7 +403,7 @@ def _resolved_temperature(value, cosine):
     """Return the strategy for a number, a name or an instance."""
     if isinstance(value, Real) and not isinstance(value, bool):
         temperature = FixedTemperature(float(value))
-        temperature._validate_params()
+        validate_params(temperature)
         return temperature
     temperature = resolve("temperature", value, Temperature, TEMPERATURES)
     if temperature.cosine_only and not cosine:

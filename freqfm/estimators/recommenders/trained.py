@@ -7,7 +7,7 @@ from functools import partial
 from numbers import Integral, Real
 from typing import ClassVar
 
-from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
+from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER, validate_params
 from freqfm._input.validation import LearnedArrays, check_memory, draw_seed
 from freqfm._messages import shown, warn_user
 from freqfm._signals import release_signals
@@ -170,7 +170,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         MemoryError
             If the process may not take what training needs, under ``ulimit -v`` for instance.
         """
-        self._validate_params()
+        validate_params(self)
         self._ranking_scorer()
         with attempt(self) as trial:
             # The state of an interrupted fit, from a checkpoint; this call finishes it.
@@ -230,7 +230,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         -------
         self : object
         """
-        self._validate_params()
+        validate_params(self)
         with attempt(self) as trial:
             # An unfinished fit is not resumed.
             self.__dict__.pop("_unfinished", None)

@@ -26,7 +26,7 @@ from freqfm.estimators.recommenders.gradient import (
     draw_rows,
 )
 from freqfm.estimators.recommenders.interactions import Interactions
-from freqfm.estimators.recommenders.trained import RESUMES, TrainedRecommender
+from freqfm.estimators.recommenders.trained import RESUMES
 from freqfm.estimators.state import WEIGHTS, Learned, make_trainable
 from freqfm.estimators.training import check_unchanged
 from freqfm.formulas.proposals import AlreadyDrawn
@@ -489,7 +489,6 @@ class FastVAERecommender(GradientRecommender):
     _keeps_weights, _weights_in_fit = True, (1e-6, 1e10)
 
     _parameter_constraints: ClassVar = {
-        **TrainedRecommender._parameter_constraints,
         "hidden_layer_sizes": ["array-like"],
         "decoder_layer_sizes": ["array-like"],
         "activation": [StrOptions({"tanh", "relu"})],

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from freqfm import backends
-from freqfm._components import POSITIVE, POSITIVE_INTEGER, nearest, resolve
+from freqfm._components import POSITIVE, POSITIVE_INTEGER, nearest, resolve, validate_params
 from freqfm._input import validation
 from freqfm._input.ids import as_list
 from freqfm._input.validation import LearnedArrays
@@ -376,7 +376,7 @@ class Word2Vec(
         DivergenceError
             If the loss or a weight stops being finite. The model of the last finite epoch is kept.
         """
-        self._validate_params()
+        validate_params(self)
         with attempt(self) as trial:
             unfinished = self.__dict__.pop("_unfinished", None)
             with release_signals():
@@ -429,7 +429,7 @@ class Word2Vec(
         -------
         self : object
         """
-        self._validate_params()
+        validate_params(self)
         with attempt(self) as trial:
             self.__dict__.pop("_unfinished", None)
             with release_signals():

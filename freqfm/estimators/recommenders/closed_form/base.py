@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
+from freqfm._components import validate_params
 from freqfm._input.rows import slices, with_one_index_type
 from freqfm._input.validation import canonical_csr, sum_columns
 from freqfm._machine import single_threaded_blas
@@ -47,7 +48,7 @@ class ClosedFormRecommender(BaseRecommender):
         -------
         self : object
         """
-        self._validate_params()
+        validate_params(self)
         with attempt(self), release_signals():
             announce(self.verbose, "checking interactions")
             interactions = self._read(X, reset=True, dislikes=dislikes)
@@ -76,7 +77,7 @@ class ClosedFormRecommender(BaseRecommender):
         """
         if not hasattr(self, "item_counts_"):
             return self.fit(X, dislikes=dislikes)
-        self._validate_params()
+        validate_params(self)
         with attempt(self), release_signals():
             announce(self.verbose, "checking interactions")
             new = self._read(X, reset=False, dislikes=dislikes, partial=True)
