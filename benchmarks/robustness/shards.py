@@ -12,7 +12,6 @@ with shards. Finished fits are kept in ``shards.jsonl`` in ``--out``, and one th
 skipped.
 """
 
-import contextlib
 import sys
 import warnings
 from itertools import pairwise
@@ -21,6 +20,7 @@ from pathlib import Path
 import dask
 import dask.array as da
 import numpy as np
+from distributed import Client
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_auc_score
@@ -31,7 +31,7 @@ from _runs import Results
 
 import freqfm
 import freqfm.dask as fdask
-from freqfm.dask import _base, _fm, _mf
+from freqfm.dask import _mf
 from freqfm.metrics import ndcg_at_k
 
 N_SHARDS, K = 4, 20
@@ -46,46 +46,6 @@ CHOSEN = {metric: getattr(trainer, name) for metric, (trainer, name, _) in CHOIC
 
 # Fewer components and negatives than the defaults, for short fits.
 MF = {"n_components": 32, "n_negatives": 128}
-
-
-class Direct:
-    """The interface of ``freqfm.dask._cluster.Cluster``; calls functions at once."""
-
-    workers = ("here",)
-
-    def __init__(self, client):
-        """Ignore the client."""
-
-    def n_threads(self, n_shards):
-        """Return that one thread trains."""
-        return 1
-
-    def check_versions(self):
-        """Do nothing."""
-
-    def homes(self, groups):
-        """Return the only worker for each group."""
-        return ["here"] * len(groups)
-
-    def submit(self, function, *arguments, on):
-        """Return the value of a function."""
-        return function(*arguments)
-
-    def collected(self, function, *arguments, on):
-        """Return the value of a function of partitions."""
-        return dask.delayed(function, pure=False)(*arguments).compute(scheduler="sync")
-
-    def send(self, values):
-        """Return the values."""
-        return list(values)
-
-    def gather(self, values):
-        """Return the values."""
-        return values
-
-    def watched(self):
-        """Return a context manager that does nothing."""
-        return contextlib.nullcontext()
 
 
 def in_blocks(X, n_blocks):
@@ -150,9 +110,9 @@ def fit(name, parts, seed, value, n_epochs):
         return work(parts, seed, None, n_epochs)
     trainer, attribute, _ = CHOICES[DATA_SETS[name]]
     setattr(trainer, attribute, value)
-    _fm.Cluster = _mf.Cluster = Direct
-    _base.OnCluster.client_ = None
-    return work(parts, seed, value, n_epochs)
+    # The worker is of this process, whose attribute was set.
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0"):
+        return work(parts, seed, value, n_epochs)
 
 
 def compare(results, data, name, args):
