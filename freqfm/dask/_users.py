@@ -426,7 +426,7 @@ class RecommenderOnCluster(OnCluster, WithRemoteHistory):
     _takes_callables = False
     _learns_dislikes = True
 
-    def _read(self, X, reset, *, dislikes=None):
+    def _read(self, X, reset, *, dislikes=None, adds=False):
         """Bring the users to their workers and check them there."""
         if not reset:
             self._check_trainable()

@@ -260,11 +260,11 @@ class BaseRecommender(
         if self._dislikes is not None:
             self._dislikes.check_all(learned, self.n_features_in_, "_dislikes")
 
-    def _read(self, X, reset, *, dislikes=None, partial=False):
+    def _read(self, X, reset, *, dislikes=None, adds=False):
         """Return the Interactions that ``fit`` is given, or ``partial_fit``."""
         if not reset:
             self._check_trainable()
-        adds = partial and not reset
+        adds = adds and not reset
         X = self._validate_more(X) if adds else self._validate_history(X, reset=reset)
         X = with_dislikes(X, self._given_dislikes(X.shape, dislikes))
         if not (adds and X.nnz):

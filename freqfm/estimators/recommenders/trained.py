@@ -237,7 +237,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
             reset = not hasattr(self, "item_factors_")
             mode = STARTS if reset else ADDS
             with release_signals():
-                new = self._read(X, reset, dislikes=dislikes, partial=True)
+                new = self._read(X, reset, dislikes=dislikes, adds=True)
                 new = new if reset else new.padded(self._n_users)
                 known = new.by_user if reset else self._known_with(new.by_user)
                 components = self._resolved(new, known, mode)

@@ -10,12 +10,13 @@ from sklearn.preprocessing import normalize
 
 from freqfm._components import validate_params
 from freqfm._input.rows import slices, with_one_index_type
-from freqfm._input.validation import canonical_csr, sum_columns
+from freqfm._input.validation import canonical_csr, count_threads, sum_columns
 from freqfm._machine import single_threaded_blas
 from freqfm._signals import release_signals
 from freqfm.estimators.progress import announce, announced_parts
 from freqfm.estimators.recommenders.base import BaseRecommender, refuse_empty
 from freqfm.estimators.recommenders.fold_in import scale_rows
+from freqfm.estimators.recommenders.index import sparse_top_k
 from freqfm.estimators.training import attempt
 
 
@@ -48,13 +49,7 @@ class ClosedFormRecommender(BaseRecommender):
         -------
         self : object
         """
-        validate_params(self)
-        with attempt(self), release_signals():
-            announce(self.verbose, "checking interactions")
-            interactions = self._read(X, reset=True, dislikes=dislikes)
-            self._remember(interactions)
-            self._learn(interactions.X)
-        return self
+        return self._learn_from(X, dislikes, adds=False)
 
     def partial_fit(self, X, y=None, *, dislikes=None):
         """Add interactions to the known ones, and learn from all of them.
@@ -75,14 +70,17 @@ class ClosedFormRecommender(BaseRecommender):
         -------
         self : object
         """
-        if not hasattr(self, "item_counts_"):
-            return self.fit(X, dislikes=dislikes)
+        return self._learn_from(X, dislikes, adds=hasattr(self, "item_counts_"))
+
+    def _learn_from(self, X, dislikes, adds):
+        """Learn from interactions, and from those known if it ``adds`` to these."""
         validate_params(self)
         with attempt(self), release_signals():
             announce(self.verbose, "checking interactions")
-            new = self._read(X, reset=False, dislikes=dislikes, partial=True)
-            known = self._known_with(new.padded(self._n_users))
-            refuse_empty(known.X)
+            known = self._read(X, reset=not adds, dislikes=dislikes, adds=adds)
+            if adds:
+                known = self._known_with(known.padded(self._n_users))
+                refuse_empty(known.X)
             self._remember(known)
             self._learn(known.X)
         return self
@@ -178,14 +176,31 @@ def count_neighbors(n_neighbors, n_items, usual):
     return None if n_neighbors is None else min(int(n_neighbors), n_items)
 
 
-def run_blocks(run, n_items, step, *, n_threads, verbose, phase):
+def most_similar(model, rows, columns, k):
+    """Return the ``k`` items with the largest products of rows with each row, and the products.
+
+    Parameters
+    ----------
+    model : ItemWeightsRecommender
+    rows, columns : csr_array or csc_array of shape (n_items, n)
+        Items are not similar to themselves.
+    k : int
+    """
+    itself = canonical_csr(sparse.eye(rows.shape[0], dtype=np.float32))
+    options = {"exclude": itself, "n_threads": count_threads(model.n_jobs)}
+    with announced_parts(model.verbose, "comparing items", rows.shape[0], "item") as report:
+        return sparse_top_k(rows, columns, k, **options, report=report)
+
+
+def run_blocks(model, run, n_items, step, phase):
     """Call ``run`` on slices of ``step`` items, in threads; announce the phase, and what is done.
 
     An exception, such as that of Ctrl-C, waits for the calls that have begun and for no others.
     """
     parts = list(slices(n_items, step))
+    n_threads = count_threads(model.n_jobs)
     pool = ThreadPoolExecutor(n_threads)
-    with single_threaded_blas(), announced_parts(verbose, phase, n_items, "item") as report:
+    with single_threaded_blas(), announced_parts(model.verbose, phase, n_items, "item") as report:
         try:
             calls = map(run, parts) if n_threads == 1 else pool.map(run, parts)
             for part, _ in zip(parts, calls, strict=True):

@@ -9,12 +9,12 @@ from scipy import sparse
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import entries_of, with_one_index_type, with_values
-from freqfm._input.validation import canonical_csr, check_memory, count_threads
+from freqfm._input.validation import canonical_csr, check_memory
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
-from freqfm.estimators.progress import announce, announced_parts
+from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.closed_form import base
-from freqfm.estimators.recommenders.index import rows_of, sparse_top_k
+from freqfm.estimators.recommenders.index import rows_of
 
 # With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 100
@@ -164,8 +164,7 @@ class EASERecommender(base.ItemWeightsRecommender):
             announce(self.verbose, f"multiplying all pairs of {X.shape[1]:,} items")
             products = with_one_index_type(X).T @ weighted
         else:
-            options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
-            products = _products_of_similar(X, weighted, squares, k, **options)
+            products = _products_of_similar(self, X, weighted, squares, k)
         return regressed(self, products, squares, lengths)
 
 
@@ -204,12 +203,10 @@ def regressed(model, products, squares, lengths):
     if model.regularization == "auto":
         model.regularization_ = 2 * lengths.sum() / np.count_nonzero(lengths)
     penalties = model.regularization_ + squares * (model.dropout / (1 - model.dropout))
-    k = neighbors_of(model, len(squares))
-    if k is None:
+    if sparse.issparse(products):
         weights, left = _regress_on_all(products, squares + penalties, model.verbose)
     else:
-        options = {"n_threads": count_threads(model.n_jobs), "verbose": model.verbose}
-        weights, left = _regress_on_similar(*products, squares + penalties, k, **options)
+        weights, left = _regress_on_similar(model, *products, squares + penalties)
     # The penalty's share of what the other items leave of an item, c_j P_jj.
     shares = penalties / np.maximum(left, np.finfo(np.float32).tiny)
     scales = np.where(1 - shares > model.diagonal, 1 - model.diagonal, shares)
@@ -246,24 +243,15 @@ def _regress_on_all(gram, diagonal, verbose):
     return sparse.csr_array(weights.astype(np.float32)), left
 
 
-def _products_of_similar(X, weighted, squares, k, *, n_threads, verbose):
+def _products_of_similar(model, X, weighted, squares, k):
     """Return a symmetric matrix of products of similar items; the similar ones and their products.
 
     These have shape (n_items, k), with the item -1 where there are fewer.
     """
-    n_items, n_products = len(squares), n_similar(k, len(squares))
-    scales = scales_of(squares)
+    scales, n_products = scales_of(squares), n_similar(k, len(squares))
     scaled = with_values(X, lambda values, _, items: values * scales[items])
-    with announced_parts(verbose, "comparing items", n_items, "item") as report:
-        found, products = sparse_top_k(
-            weighted.T.tocsr(),
-            scaled.T,
-            n_products,
-            exclude=canonical_csr(sparse.eye(n_items, dtype=np.float32)),
-            n_threads=n_threads,
-            report=report,
-        )
-    announce(verbose, "collecting the products of similar items")
+    found, products = base.most_similar(model, weighted.T.tocsr(), scaled.T, n_products)
+    announce(model.verbose, "collecting the products of similar items")
     return similar_products(found, products, scales, k)
 
 
@@ -296,9 +284,9 @@ def similar_products(found, scaled, scales, k):
     return canonical_csr(gram.maximum(gram.T.tocsr())), *similar
 
 
-def _regress_on_similar(gram, similar, products, diagonal, k, *, n_threads, verbose):
+def _regress_on_similar(model, gram, similar, products, diagonal):
     """Return the weights of each item from its similar ones, and 1 / P_jj."""
-    n_items = len(diagonal)
+    n_items, k = similar.shape
     backend, rows, left = backends.get("cpu"), rows_of(gram), diagonal.copy()
     step = max(1, _BLOCK_SIZE // k**2)
     # For the places without an item.
@@ -311,6 +299,5 @@ def _regress_on_similar(gram, similar, products, diagonal, k, *, n_threads, verb
         left[part] -= (products[part] * solved).sum(axis=1)
         products[part] = solved
 
-    phase = f"regressing every item on at most {k} others"
-    base.run_blocks(solve, n_items, step, n_threads=n_threads, verbose=verbose, phase=phase)
+    base.run_blocks(model, solve, n_items, step, f"regressing every item on at most {k} others")
     return canonical_csr(base.listed_rows(similar, products, n_items).T), left

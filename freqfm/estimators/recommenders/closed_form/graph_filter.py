@@ -14,7 +14,7 @@ from sklearn.utils.extmath import randomized_svd
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._input.rows import entries_of, slices, with_one_index_type, with_values
-from freqfm._input.validation import check_memory, count_threads, draw_seed, sum_columns
+from freqfm._input.validation import check_memory, draw_seed, sum_columns
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announce
@@ -254,8 +254,7 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
             weights[part] = np.take_along_axis(block, best, axis=1) / powers[part, None]
             found[part] = np.where(weights[part] != 0, best, -1)
 
-        options = {"n_threads": count_threads(self.n_jobs), "verbose": self.verbose}
-        base.run_blocks(best, n_items, step, phase="filtering items", **options)
+        base.run_blocks(self, best, n_items, step, "filtering items")
         return found, weights
 
 

@@ -4,15 +4,12 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 
 import numpy as np
-from scipy import sparse
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
 from freqfm._input.rows import column_sums, row_sums, with_one_index_type, with_values
-from freqfm._input.validation import canonical_csr, check_memory, count_columns, count_threads
+from freqfm._input.validation import check_memory, count_columns
 from freqfm._sklearn import Interval, StrOptions
-from freqfm.estimators.progress import announced_parts
 from freqfm.estimators.recommenders.closed_form import base
-from freqfm.estimators.recommenders.index import sparse_top_k
 from freqfm.estimators.recommenders.interactions import noise_edge
 
 # Of item_power="auto", chosen on validation: by how much the power grows with the noise, the power
@@ -156,15 +153,7 @@ class ItemKNNRecommender(base.ItemWeightsRecommender):
         powers = np.where(sums > 0, sums, 1) ** self.item_power_
         rows = self._compared_rows(X)
         rows = with_values(rows, lambda values, items, _: values * powers[items])
-        with announced_parts(self.verbose, "comparing items", n_items, "item") as report:
-            found, scores = sparse_top_k(
-                rows,
-                rows,
-                k,
-                exclude=canonical_csr(sparse.eye(n_items, dtype=np.float32)),
-                n_threads=count_threads(self.n_jobs),
-                report=report,
-            )
+        found, scores = base.most_similar(self, rows, rows, k)
         # Which items are most similar does not depend on the factors of an item's own row.
         scores /= powers[:, None] ** 2
         return base.listed_rows(found, scores, n_items)
