@@ -14,6 +14,7 @@ from scipy import sparse
 import freqfm
 from freqfm._input.validation import canonical_csr
 from freqfm.backbones import Context
+from freqfm.estimators.recommenders.index import VectorIndex
 from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.trained import TrainedRecommender
 from freqfm.metrics import ndcg_at_k
@@ -123,7 +124,7 @@ def test_rows_of_new_users_are_empty():
 class Scores:
     """A model with given scores."""
 
-    n_jobs, device, _unit_columns, _seed, _stores_users = 1, "cpu", 0, 0, True
+    _seed, _stores_users = 0, True
 
     def __init__(self, scores):
         self._items = np.ascontiguousarray(scores.T, dtype=np.float32)
@@ -132,17 +133,15 @@ class Scores:
     def _with_dislikes(self, X, users):
         return X
 
-    def _is_learned(self, axis):
-        return np.ones(len(self._items), dtype=bool)
-
     def _ranking_scorer(self):
         return scorer_of("ndcg@5", 10)
 
     def _user_vectors(self, users):
         return self.user_factors_[users]
 
-    def _item_table(self):
-        return self._items
+    def _item_index(self):
+        learned = np.ones(len(self._items), dtype=bool)
+        return VectorIndex(self._items, 0, learned.__getitem__, {"n_threads": 1, "device": "cpu"})
 
 
 def test_the_score_is_that_of_lists_without_what_is_trained_on():

@@ -21,15 +21,13 @@ from freqfm._input.rows import (
 from freqfm._input.validation import (
     canonical_csr,
     count_columns,
-    count_threads,
     kernel_csr,
     validate_rows,
 )
 from freqfm._messages import warn_user
 from freqfm.backbones._described import Queries
-from freqfm.estimators.recommenders.index import check_recommendations
+from freqfm.estimators.recommenders.index import Request, check_recommendations
 from freqfm.estimators.training import score_by
-from freqfm.metrics._hits import top_k
 from freqfm.model_selection import holdout_interactions
 from freqfm.model_selection._scorer import RankingScorer
 
@@ -233,8 +231,7 @@ class Interactions:
         relevant, history = take_rows(X, rows), self.rows(users)
         # But those held out, which may be found.
         hidden = without(model._with_dislikes(history, users), relevant)
-        unlearned = np.flatnonzero(~model._is_learned("items"))
-        scorer, n_threads = model._ranking_scorer(), count_threads(model.n_jobs)
+        scorer = model._ranking_scorer()
         exclude = hidden if getattr(scorer, "exclude_seen", True) else None
         if not isinstance(scorer, RankingScorer):
             return lambda: score_by(scorer, model, hidden, relevant)
@@ -245,16 +242,7 @@ class Interactions:
                 vectors = model._user_vectors(users, *context)
             else:
                 vectors = model._fold_in_rows(history)
-            ranked, _ = top_k(
-                vectors,
-                model._item_table(),
-                scorer.k,
-                exclude=exclude,
-                exclude_for_all=unlearned,
-                unit_columns=model._unit_columns,
-                n_threads=n_threads,
-                device=model.device,
-            )
+            ranked, _ = model._item_index().search(vectors, Request(scorer.k), exclude)
             return scorer.measure(relevant, ranked)
 
         return score

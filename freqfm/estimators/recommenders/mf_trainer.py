@@ -24,7 +24,6 @@ from freqfm.backbones._base import backward, compute, forward, forward_all, occu
 from freqfm.backends.base import (
     Batches,
     ContextGroup,
-    Exclusions,
     Graph,
     RankingProblem,
     Snapshot,
@@ -36,6 +35,7 @@ from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.interactions import Interactions, are_among, pair_numbers
 from freqfm.formulas import codes
 from freqfm.losses import BPR, PairwiseLoss, VectorLoss
+from freqfm.metrics._hits import top_k
 from freqfm.samplers import Uniform
 from freqfm.samplers._base import check_draws, check_static, leave_out, recall_codewords
 
@@ -304,10 +304,8 @@ class MFTrainer(RecommenderTrainer):
         if loss.k is None or (epoch % loss.refresh and not np.isnan(self._thresholds[0])):
             return
         users, items = self._compared(*self.vectors)
-        none = np.zeros(0, dtype=np.int32)
-        excluded = Exclusions(np.zeros(len(users) + 1, dtype=np.int64), none, none)
         k = min(int(loss.k), len(items))
-        _, scores = backends.get().top_k(users, items, k, excluded, 0, self._n_threads)
+        _, scores = top_k(users, items, k, n_threads=self._n_threads)
         self._thresholds[:] = scores[:, -1]
 
     def weights(self):
