@@ -8,7 +8,6 @@ matrix as one machine does, and solve their own rows.
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from operator import itemgetter
 
 import numpy as np
 from scipy import sparse
@@ -56,23 +55,20 @@ def transposed(*parts):
     return with_one_index_type(stack_rows(parts)).T.tocsr()
 
 
-def table_of(*blocks):
-    """Return blocks of vectors, one below the other."""
-    return np.concatenate(blocks)
-
-
-def solve_block(X, first, n_all, rows, fixed, epoch, *, components, n_threads):
+def solve_block(X, first, rows, fixed, n_all, epoch, *, components, n_threads):
     """Return the solutions of some rows of a table, their losses and their penalties.
 
     Parameters
     ----------
     X : csr_array
         Of these rows, see ``Objective.system``.
-    first, n_all : int
-        The number of the first row among all, and how many these are.
+    first : int
+        The number of the first row among all.
     rows : ndarray of shape (n, d)
         What conjugate gradients start from.
     fixed : ndarray of shape (n_fixed, d)
+    n_all : int
+        How many rows these are among.
     epoch : int
         Not used: see ``ShardedALSTrainer``.
     components : Components
@@ -87,7 +83,7 @@ def solve_block(X, first, n_all, rows, fixed, epoch, *, components, n_threads):
     return solved[own], losses[own], system[0].penalties[own]
 
 
-def score_block(X, held_out, model, rows, items):
+def score_block(X, held_out, rows, items, model):
     """Return the validation score of some users, and how many these are; None if none are."""
     n_users = np.count_nonzero(np.diff(held_out.indptr))
     if not n_users:
@@ -135,41 +131,30 @@ class ShardedALSTrainer(als.ALSTrainer):
 
     def _begin(self):
         """Exchange the matrix, and send the vectors of all shards to them."""
-        submit_each, homes = self._cluster.submit_each, self._homes
-        split = submit_each(columns_of, self._X.parts, homes, self._bounds[1])
-        by_item = [
-            self._cluster.submit(transposed, *submit_each(itemgetter(j), split, homes), on=home)
-            for j, home in enumerate(homes)
-        ]
-        self._parts = [self._X.parts, by_item]
+        cluster, homes = self._cluster, self._homes
+        split = cluster.submit_each(columns_of, self._X.parts, homes, self._bounds[1])
+        blocks = map(tuple, cluster.unpacked(split, homes, len(homes)))
+        self._parts = [self._X.parts, cluster.submit_each(transposed, blocks, homes)]
         tables = self.model.user_factors_, self.model.item_factors_
         self._vectors = [
-            self._cluster.send(np.split(table, bounds[1:-1]))
+            cluster.send(np.split(table, bounds[1:-1]))
             for table, bounds in zip(tables, self._bounds, strict=True)
         ]
 
     def _tables(self, side):
         """Return a future of all vectors of a side for each shard, the same for those of a home."""
-        of_home = {
-            home: self._cluster.submit(table_of, *self._vectors[side], on=home)
-            for home in set(self._homes)
-        }
+        submit, blocks = self._cluster.submit, self._vectors[side]
+        of_home = {home: submit(np.concatenate, blocks, on=home) for home in set(self._homes)}
         return [of_home[home] for home in self._homes]
 
     def _solve(self, side, epoch):
         """Solve the users, 0, or the items, 1; return the futures of losses and penalties."""
         cluster, homes, bounds = self._cluster, self._homes, self._bounds[side].tolist()
-        shards = zip(
-            self._parts[side], bounds, self._vectors[side], self._tables(1 - side), strict=False
-        )
-        solve, n_all = partial(solve_block, **self._options), bounds[-1]
-        solved = [
-            cluster.submit(solve, X, first, n_all, rows, fixed, epoch, on=home)
-            for (X, first, rows, fixed), home in zip(shards, homes, strict=True)
-        ]
-        self._vectors[side], *others = (
-            cluster.submit_each(itemgetter(i), solved, homes) for i in range(3)
-        )
+        *firsts, n_all = bounds
+        data = self._parts[side], firsts, self._vectors[side], self._tables(1 - side)
+        solve, shards = partial(solve_block, **self._options), zip(*data, strict=True)
+        solved = cluster.submit_each(solve, shards, homes, n_all, epoch)
+        self._vectors[side], *others = cluster.unpacked(solved, homes, 3)
         return others
 
     def _run(self, epoch):
@@ -192,11 +177,8 @@ class ShardedALSTrainer(als.ALSTrainer):
         model.user_factors_ = model.item_factors_ = model._history = None
         (model,) = self._cluster.send([model])
         data = self._X.parts, self._held_out.parts, self._vectors[0], self._tables(1)
-        shards = zip(*data, self._homes, strict=True)
-        scores = [
-            self._cluster.submit(score_block, X, held_out, model, rows, items, on=home)
-            for X, held_out, rows, items, home in shards
-        ]
+        shards = zip(*data, strict=True)
+        scores = self._cluster.submit_each(score_block, shards, self._homes, model)
         return [score for score in self._cluster.gather(scores) if score is not None]
 
     def validation_score(self):

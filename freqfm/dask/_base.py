@@ -3,8 +3,8 @@
 import copy
 import pickle
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
-from operator import itemgetter
 from typing import ClassVar, NamedTuple
 
 import dask
@@ -19,7 +19,6 @@ from freqfm.dask import _shards
 from freqfm.dask._cluster import (
     Cluster,
     aligned_partitions,
-    check_matrix,
     find_client,
     partitions_of,
 )
@@ -171,9 +170,8 @@ class OnCluster:
             Of the result's type and number of columns, without rows.
         """
         check_is_fitted(self)
-        check_matrix("X", X)
-        model = self._sent()
         parts, call = partitions_of("X", X, (2,)), dask.delayed(_shards.predicted)
+        model = self._sent()
         lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(parts)
         blocks = [
             da.from_delayed(call(part, model, method), (n, *like.shape[1:]), meta=like)
@@ -345,12 +343,9 @@ class Sharded:
         """Return the pieces of the model after an epoch."""
         cluster, homes, pieces, own = self._cluster, self._homes, self._sent_pieces(), self._own
         for number in range(self._n_rounds):
-            trained = self._of_shards(
-                _shards.RoundTrainer.train, own, number, epoch, self.share, *pieces
-            )
-            *of_pieces, own = (
-                cluster.submit_each(itemgetter(j), trained, homes) for j in range(len(pieces) + 1)
-            )
+            given = number, epoch, self.share, *pieces
+            trained = self._of_shards(_shards.RoundTrainer.train, own, *given)
+            *of_pieces, own = cluster.unpacked(trained, homes, len(pieces) + 1)
             pieces = self._merged_pieces(pieces, of_pieces, self._scale_in(epoch))
         found, of_shards = cluster.gather([pieces, own])
         self._keep_own(of_shards)
@@ -362,10 +357,8 @@ class Sharded:
 
     def _of_shards(self, function, own, *arguments):
         """Return the futures of a method of each shard's trainer, and of the arrays of its own."""
-        return [
-            self._cluster.submit(function, trainer, arrays, *arguments, on=home)
-            for trainer, arrays, home in zip(self._trainers, own, self._homes, strict=True)
-        ]
+        calls = zip(self._trainers, own, strict=True)
+        return self._cluster.submit_each(function, calls, self._homes, *arguments)
 
     def _sent_pieces(self):
         """Return futures of the model's pieces, as many as there are workers to merge them."""
@@ -374,11 +367,9 @@ class Sharded:
 
     def _merged_pieces(self, pieces, trained, scale):
         """Return futures of the pieces, each merged from those that the shards have trained."""
-        arguments = merge, self._layout.rules, scale
-        return [
-            self._cluster.submit(*arguments, piece, *of_piece, on=owner)
-            for piece, of_piece, owner in zip(pieces, trained, self._owners, strict=True)
-        ]
+        calls = [(piece, *of_piece) for piece, of_piece in zip(pieces, trained, strict=True)]
+        merging = partial(merge, self._layout.rules, scale)
+        return self._cluster.submit_each(merging, calls, self._owners)
 
     def _scores(self):
         """Return the results of ``RoundTrainer.score`` for each shard that is validated."""
@@ -408,8 +399,8 @@ def _mean(losses):
     return float(np.average(values, weights=weights))
 
 
-class ShardedMachine(Sharded):
-    """Training of factorization machines on a cluster; a mixin, see ``Sharded``.
+class ShardedFMTrainer(Sharded, FMTrainer):
+    """Training of factorization machines on a cluster; see ``Sharded``.
 
     Parameters
     ----------
@@ -438,7 +429,3 @@ class ShardedMachine(Sharded):
         loss = np.average((1 - scores) * np.where(variances > 0, variances, 1), weights=weights)
         variance = _shards.pooled_variance(weights, means, variances)
         return float(1 - loss / (variance if variance > 0 else 1))
-
-
-class ShardedFMTrainer(ShardedMachine, FMTrainer):
-    """Training of factorization machines on a cluster."""

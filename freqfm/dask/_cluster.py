@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from concurrent.futures import CancelledError
+from operator import itemgetter
 
 import dask
 import dask.array as da
@@ -248,11 +249,17 @@ class Cluster:
         )
 
     def submit_each(self, function, parts, homes, *arguments):
-        """Return the futures of a function of each part, and of arguments, on the part's worker."""
-        return [
-            self.submit(function, part, *arguments, on=home)
-            for part, home in zip(parts, homes, strict=True)
-        ]
+        """Return the futures of a function of each part, and of arguments, on the part's worker.
+
+        A part that is a tuple has several arguments.
+        """
+        calls = (part if isinstance(part, tuple) else (part,) for part in parts)
+        pairs = zip(calls, homes, strict=True)
+        return [self.submit(function, *call, *arguments, on=home) for call, home in pairs]
+
+    def unpacked(self, results, homes, n):
+        """Return the futures of the first elements of results, of the second ones, and so on."""
+        return [self.submit_each(itemgetter(i), results, homes) for i in range(n)]
 
     def collected(self, function, parts, groups, homes):
         """Return futures of a function of each group of partitions, computed on its worker.

@@ -20,11 +20,23 @@ from freqfm.estimators.training import FitCallbacks
 class ShardedFM(Merged):
     """A factorization machine on a cluster; a mixin before the plain estimator.
 
-    ``fit`` is that of ``BaseFM``; preparing, splitting and training on rows differ.
+    ``fit`` is that of ``BaseFM``; preparing, splitting and training on rows differ. The plain
+    estimator is the last base of a class. Of the documentation, all but the first line is that of
+    ``FMClassifier`` with the other name.
     """
 
     _trainer = ShardedFMTrainer
     _rows_in = "Dask"
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if hasattr(cls, "_local"):
+            return  # a user's class, derived from one of these
+        cls._local = cls._on_workers = local = cls.__bases__[-1]
+        if cls.__doc__ and local is not plain.FMClassifier:
+            _, _, rest = FMClassifier.__doc__.partition("\n")
+            cls.__doc__ += "\n" + rest.replace("FMClassifier", local.__name__)
+        dataclass(eq=False, repr=False, kw_only=True)(cls)
 
     def _prepare(self, X, y, sample_weight, classes, reset, partial=False):
         """Bring the rows to their workers and check them, see ``BaseFM._prepare``."""
@@ -88,10 +100,8 @@ class ShardedFM(Merged):
         groups = [group for group in groups if len(group)]
         homes = rows.homes[: len(groups)]
         raw = rows.cluster.collected(_shards.collect, parts, groups, homes)
-        validated = [
-            rows.cluster.submit(Shard.validated_on, shard, validation, on=home)
-            for shard, validation, home in zip(rows.shards, raw, homes, strict=False)
-        ]
+        pairs = zip(rows.shards, raw, strict=False)
+        validated = rows.cluster.submit_each(Shard.validated_on, pairs, homes)
         shards = [*validated, *rows.shards[len(validated) :]]
         facts = rows._replace(shards=shards).of_shards(Shard.facts)
         if not sum(held_out for ((_, held_out),) in rows.cluster.gather(facts)):
@@ -233,28 +243,6 @@ class _Numbers:
         return self._blocks(X, "predict", np.zeros(0))
 
 
-def estimator(local):
-    """Return a decorator that gives a class the parameters of a plain estimator.
-
-    Of the documentation, all but the first line is that of ``FMClassifier`` with the other name.
-
-    Parameters
-    ----------
-    local : type
-        The plain estimator.
-    """
-
-    def complete(found):
-        found._local = found._on_workers = local
-        if found.__doc__ and local is not plain.FMClassifier:
-            _, _, rest = FMClassifier.__doc__.partition("\n")
-            found.__doc__ += "\n" + rest.replace("FMClassifier", local.__name__)
-        return dataclass(eq=False, repr=False, kw_only=True)(found)
-
-    return complete
-
-
-@estimator(plain.FMClassifier)
 class FMClassifier(_Classes, ShardedFM, plain.FMClassifier):
     """Factorization machine for classification, trained on a Dask cluster.
 
@@ -319,56 +307,45 @@ class FMClassifier(_Classes, ShardedFM, plain.FMClassifier):
     """
 
 
-@estimator(plain.FMRegressor)
 class FMRegressor(_Numbers, ShardedFM, plain.FMRegressor):
     """Factorization machine for regression, trained on a Dask cluster."""
 
 
-@estimator(plain.RaFMClassifier)
 class RaFMClassifier(_Classes, ShardedFM, plain.RaFMClassifier):
     """Rank-aware factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(plain.RaFMRegressor)
 class RaFMRegressor(_Numbers, ShardedFM, plain.RaFMRegressor):
     """Rank-aware factorization machine for regression, trained on a Dask cluster."""
 
 
-@estimator(deep.DeepFMClassifier)
 class DeepFMClassifier(_Classes, ShardedFM, deep.DeepFMClassifier):
     """Factorization machine with dense layers for classification, trained on a Dask cluster."""
 
 
-@estimator(deep.DeepFMRegressor)
 class DeepFMRegressor(_Numbers, ShardedFM, deep.DeepFMRegressor):
     """Factorization machine with dense layers for regression, trained on a Dask cluster."""
 
 
-@estimator(deep.NFMClassifier)
 class NFMClassifier(_Classes, ShardedFM, deep.NFMClassifier):
     """Neural factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(deep.NFMRegressor)
 class NFMRegressor(_Numbers, ShardedFM, deep.NFMRegressor):
     """Neural factorization machine for regression, trained on a Dask cluster."""
 
 
-@estimator(by_field.FwFMClassifier)
 class FwFMClassifier(_Classes, ShardedFM, by_field.FwFMClassifier):
     """Field-weighted factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(by_field.FwFMRegressor)
 class FwFMRegressor(_Numbers, ShardedFM, by_field.FwFMRegressor):
     """Field-weighted factorization machine for regression, trained on a Dask cluster."""
 
 
-@estimator(by_field.FFMClassifier)
 class FFMClassifier(_Classes, ShardedFM, by_field.FFMClassifier):
     """Field-aware factorization machine for classification, trained on a Dask cluster."""
 
 
-@estimator(by_field.FFMRegressor)
 class FFMRegressor(_Numbers, ShardedFM, by_field.FFMRegressor):
     """Field-aware factorization machine for regression, trained on a Dask cluster."""

@@ -3,7 +3,7 @@
 import copy
 from functools import partial
 from itertools import cycle
-from operator import attrgetter, itemgetter, matmul
+from operator import attrgetter, matmul
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -157,18 +157,18 @@ def ndcg_sums(X, y, model):
     return mean * n_users if n_users else 0.0, n_users
 
 
-def write_shard(X, disliked, model, first, path, options):
+def write_shard(X, disliked, first, path, model, options):
     """Write the recommendations of the users of a shard, see ``recommend_to``.
 
     Parameters
     ----------
     X, disliked : csr_array, or None for the latter
         Of these users.
-    model : estimator
-        The plain one, without histories.
     first : int
         The number of the first user among all.
     path : Path
+    model : estimator
+        The plain one, without histories.
     options : dict
     """
     with_ids = hasattr(model, "estimator_")
@@ -204,7 +204,8 @@ def write_all(recommender, model, path, options):
     options : dict
     """
     known, path = known_to(recommender, "recommend_to"), Path(check_path("path", path))
-    disliked, n_shards = known.disliked or [None] * len(known.parts), len(known.parts)
+    cluster, n_shards = known.cluster, len(known.parts)
+    disliked = known.disliked or [None] * n_shards
     folders = [path / f"shard-{i:05d}-of-{n_shards:05d}" for i in range(n_shards)]
     path.mkdir(parents=True, exist_ok=True)
     others = sorted({file for file in path.iterdir() if file.name[0] not in "._"} - {*folders})
@@ -215,16 +216,11 @@ def write_all(recommender, model, path, options):
         )
 
     def written():
-        (sent,) = known.cluster.send([model])
-        shards = zip(known.parts, disliked, known.bounds.tolist(), folders, strict=False)
-        return known.cluster.gather(
-            [
-                known.cluster.submit(write_shard, X, dislikes, sent, first, to, options, on=home)
-                for (X, dislikes, first, to), home in zip(shards, known.homes, strict=True)
-            ]
-        )
+        (sent,) = cluster.send([model])
+        shards = zip(known.parts, disliked, known.bounds[:-1].tolist(), folders, strict=True)
+        return cluster.gather(cluster.submit_each(write_shard, shards, known.homes, sent, options))
 
-    known.cluster.retried(written)
+    cluster.retried(written)
 
 
 class ShardedInteractions(NamedTuple):
@@ -287,8 +283,8 @@ class ShardedInteractions(NamedTuple):
         """The interactions with dislikes as negative values."""
         if self.disliked is None:
             return self
-        pairs = zip(self.parts, self.disliked, self.homes, strict=True)
-        parts = [self.cluster.submit(with_dislikes, *pair, on=home) for *pair, home in pairs]
+        pairs = zip(self.parts, self.disliked, strict=True)
+        parts = self.cluster.submit_each(with_dislikes, pairs, self.homes)
         return self.of(self.cluster, parts, self.homes)
 
     def history(self, weighted):
@@ -354,12 +350,9 @@ class ShardedInteractions(NamedTuple):
                 "this scoring counts dislikes among recommendations, and none are held out on a "
                 "cluster; score by another metric, such as 'ndcg'."
             )
-        submit, submit_each = self.cluster.submit, self.cluster.submit_each
-        split = [
-            submit(split_interactions, part, fraction, seed_of(seed, i), on=home)
-            for i, (part, home) in enumerate(zip(self.parts, self.homes, strict=True))
-        ]
-        kept, held_out = (submit_each(itemgetter(i), split, self.homes) for i in range(2))
+        calls = [(part, fraction, seed_of(seed, i)) for i, part in enumerate(self.parts)]
+        split = self.cluster.submit_each(split_interactions, calls, self.homes)
+        kept, held_out = self.cluster.unpacked(split, self.homes, 2)
         return [
             self.of(self.cluster, kept, self.homes, self.disliked),
             self.of(self.cluster, held_out, self.homes),
@@ -376,15 +369,12 @@ class ShardedInteractions(NamedTuple):
 
     def rows(self, users):
         """Return the interactions of some users, fetched from their workers."""
-        bounds = self.bounds
+        bounds, cluster = self.bounds, self.cluster
         shard_of = np.searchsorted(bounds, users, side="right") - 1
-        wanted, submit = np.unique(shard_of), self.cluster.submit
-        found = self.cluster.gather(
-            [
-                submit(take_rows, self.parts[i], users[shard_of == i] - bounds[i], on=self.homes[i])
-                for i in wanted
-            ]
-        )
+        wanted = np.unique(shard_of)
+        calls = [(self.parts[i], users[shard_of == i] - bounds[i]) for i in wanted]
+        homes = [self.homes[i] for i in wanted]
+        found = cluster.gather(cluster.submit_each(take_rows, calls, homes))
         if not found:
             return sparse.csr_array((0, self.shape[1]), dtype=np.float32)
         order = np.argsort(shard_of, kind="stable")

@@ -219,7 +219,7 @@ def test_r2_of_all_shards_with_constant_targets_in_one():
     for part, weight, error in zip(parts, weights, errors, strict=True):
         total, mean, variance = _shards.moments(part, weight)
         facts.append((1 - error / (variance or 1), total, mean, variance))
-    trainer = _base.ShardedMachine.__new__(_base.ShardedMachine)
+    trainer = _base.ShardedFMTrainer.__new__(_base.ShardedFMTrainer)
     trainer.model, trainer._retried = FMRegressor(), lambda work: facts
     weight, values = np.concatenate(weights), np.concatenate(parts)
     variance = _shards.moments(values, weight)[2]
