@@ -16,10 +16,10 @@ from freqfm import backends
 from freqfm._input.rows import stack_rows, with_one_index_type
 from freqfm.backends.base import SOLVED_TOGETHER, LeastSquaresTrainer
 from freqfm.backends.support import check
-from freqfm.dask._users import RecommenderOnCluster, WithRemoteHistory, among_empty_rows
+from freqfm.dask._users import RecommenderOnCluster, WithRemoteHistory
 from freqfm.estimators.recommenders import als
 from freqfm.estimators.recommenders.base import remembering
-from freqfm.estimators.recommenders.interactions import Interactions
+from freqfm.estimators.recommenders.interactions import Interactions, among_empty_rows
 from freqfm.estimators.state import make_trainable
 
 

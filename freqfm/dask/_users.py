@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from freqfm._input.ids import as_list
-from freqfm._input.rows import column_sums, csr_of, row_sums, split_signs, stack_rows, take_rows
+from freqfm._input.rows import column_sums, row_sums, split_signs, stack_rows, take_rows
 from freqfm._input.validation import canonical_csr, count_columns
 from freqfm._messages import shown
 from freqfm._paths import check_path
@@ -26,6 +26,7 @@ from freqfm.estimators.recommenders import base
 from freqfm.estimators.recommenders.interactions import (
     InteractionHistory,
     Interactions,
+    among_empty_rows,
     split_interactions,
     summands,
     total_of,
@@ -140,12 +141,6 @@ class WithRemoteHistory:
         super().__init_subclass__(**options)
         if issubclass(cls, base.BaseRecommender):
             cls._records = {**cls._records, "_history": RemoteHistory}
-
-
-def among_empty_rows(X, before, n_rows):
-    """Return a matrix of ``n_rows``, with the rows of ``X`` after so many empty ones."""
-    indptr = np.pad(X.indptr, (before, n_rows - before - X.shape[0]), mode="edge")
-    return csr_of(X.data, X.indices, indptr, (n_rows, X.shape[1]))
 
 
 def ndcg_sums(X, y, model):

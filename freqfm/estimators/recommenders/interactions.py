@@ -460,12 +460,12 @@ def pad_rows(X, n_rows):
 
     None stays None.
     """
-    if X is None:
-        return None
-    missing = n_rows - X.shape[0]
-    if missing <= 0:
-        return X
-    indptr = np.concatenate([X.indptr, np.full(missing, X.indptr[-1])])
+    return X if X is None or n_rows <= X.shape[0] else among_empty_rows(X, 0, n_rows)
+
+
+def among_empty_rows(X, before, n_rows):
+    """Return a matrix of ``n_rows``, with the rows of ``X`` after so many empty ones."""
+    indptr = np.pad(X.indptr, (before, n_rows - before - X.shape[0]), mode="edge")
     return csr_of(X.data, X.indices, indptr, (n_rows, X.shape[1]))
 
 
