@@ -74,6 +74,10 @@ class RankingLoss(Component):
     ranking = "cosine"
     #: Whether scores are divided by a temperature.
     has_temperature = True
+    #: Whether a positive is part of the sum of its softmax.
+    include_positive: bool | str = False
+    #: Whether a margin is learned for each user and item.
+    margins = False
     #: Number of negatives; None if the loss draws none.
     n_negatives: int | None = None
     #: How many positives of one user stay together when an epoch is shuffled; None for all.
@@ -243,7 +247,6 @@ class BSL(Softmax):
     no_dropout_from = 1 << 18
     divergence_hint = "a warmer temperature or a smaller constant of the loss"
     _parameter_constraints = {"constant": [*POSITIVE, StrOptions({"auto"})]}
-    include_positive = False
 
     def __init__(self, constant: float | str = "auto"):
         self.constant = constant
@@ -299,7 +302,6 @@ class SLatK(Softmax):
     """
 
     temperature = "density"
-    include_positive = False
     _parameter_constraints = {
         "k": POSITIVE_INTEGER,
         "weight_temperature": [*POSITIVE, StrOptions({"auto"})],
@@ -388,7 +390,6 @@ class PSL(Softmax):
     """
 
     temperature = "density"
-    include_positive = False
     adapts_temperature = False
     cosine_only = True
     _parameter_constraints = {"activation": [StrOptions({"tanh", "atan", "relu"})]}
@@ -630,7 +631,6 @@ class _Alignment(RankingLoss):
     path_length = 240.0
     # Steps of at most 0.01 do not get as far in fewer.
     max_iter = 100
-    margins = False
     #: Whether the mean of the uniformity is over the full square matrix of pairs, half of it zero.
     half = False
     fold_in_against = "users"

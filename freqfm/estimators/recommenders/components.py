@@ -22,7 +22,7 @@ from freqfm.auxiliary import AUXILIARY_TERMS, AuxiliaryTerm
 from freqfm.backbones import BACKBONES, Backbone
 from freqfm.backends.support import check
 from freqfm.formulas import codes
-from freqfm.initializers import INITIALIZERS, Initializer, Spectral
+from freqfm.initializers import INITIALIZERS, Initializer
 from freqfm.losses import RANKING_LOSSES, RankingLoss, VectorLoss
 from freqfm.optimizers import CFSGD, FASGD, OPTIMIZERS, SGD, Optimizer, RowwiseAdagrad, WeightDecay
 from freqfm.samplers import SAMPLERS, InBatch, Popularity, Sampler, Uniform
@@ -185,7 +185,7 @@ def mf_components(model, n_pairs, shape, n_known):
     """
     loss = resolve("loss", model.loss, RankingLoss, RANKING_LOSSES)._for_data(*shape, n_known)
     backbone = resolve("backbone", model.backbone, Backbone, BACKBONES)
-    if backbone._has_context and getattr(loss, "margins", False):
+    if backbone._has_context and loss.margins:
         check("context", "MAWU with margins", given=f"loss={model.loss!r}")
     cosine = _similarity(model, loss) == "cosine"
     temperature = _temperature(model, loss, cosine)
@@ -206,7 +206,8 @@ def mf_components(model, n_pairs, shape, n_known):
             f"it at None."
         )
     relative = isinstance(sampler, InBatch) and not sampler.corrected
-    share = _share_of_loss(model, loss, backbone, n_known)
+    usual = is_named(model.optimizer, "auto") and backbone.is_linear
+    share = _share_of_epochs(n_known, loss.shorter_from, _LEAST_OF_LOSS) if usual else 1.0
     optimizer, n_falling_steps = _vector_optimizer(
         model, loss, backbone, n_pairs, n_known, stretch, share
     )
@@ -222,7 +223,7 @@ def mf_components(model, n_pairs, shape, n_known):
         rank_by_cosine=_rank_by_cosine(model, loss, cosine, initializer, relative),
         relative_to_popularity=relative,
         include_positive=_include_positive(loss, sampler, temperature),
-        margins=getattr(loss, "margins", False),
+        margins=loss.margins,
         n_negatives=int(n_negatives),
         batch_size=_batch_size(model, loss, backbone, n_pairs),
         block=loss.block,
@@ -240,20 +241,13 @@ def _share_of_epochs(n, many, least):
     return min(1.0, max(least, (many / max(n, 1)) ** 0.5))
 
 
-def _share_of_loss(model, loss, backbone, n_known):
-    usual = is_named(model.optimizer, "auto") and backbone.is_linear
-    return _share_of_epochs(n_known, loss.shorter_from, _LEAST_OF_LOSS) if usual else 1.0
-
-
 def _include_positive(loss, sampler, temperature):
     """Return whether a positive is part of the sum of its softmax."""
-    if sampler is not None and sampler.negatives_code in (
-        codes.NEGATIVES_IN_BATCH,
-        codes.NEGATIVES_FULL,
-    ):
+    of_items = codes.NEGATIVES_IN_BATCH, codes.NEGATIVES_FULL
+    if sampler is not None and sampler.negatives_code in of_items:
         # It is part of the sum already, as an item.
         return False
-    given = getattr(loss, "include_positive", False)
+    given = loss.include_positive
     return temperature is not None and temperature.include_positive if given == "auto" else given
 
 
@@ -371,11 +365,9 @@ def _default_negatives(loss, n_items):
 
 
 def _initializer(model):
-    auto = is_named(model.init, "auto")
-    value = "xavier" if auto else model.init
+    value = "spectral" if is_named(model.init, "auto") else model.init
     initializer = resolve("init", value, Initializer, INITIALIZERS)
-    initializer = initializer.with_defaults(scale=_NORMAL_SCALE)
-    return Spectral(base=initializer) if auto else initializer
+    return initializer.with_defaults(scale=_NORMAL_SCALE)
 
 
 def _stretch(initializer, shape, n_components, n_pairs):

@@ -312,20 +312,15 @@ class MFRecommender(GradientRecommender):
     _described = None
 
     _parameter_constraints: ClassVar = {
-        "backbone": "no_validation",
-        "loss": "no_validation",  # names and instances are resolved in fit
+        # Names and instances are resolved in fit.
+        **dict.fromkeys(_registries, "no_validation"),
         "similarity": [StrOptions({"auto", "cosine", "dot"}), tuple, list],
-        "temperature": "no_validation",
-        "negative_sampler": "no_validation",
         "n_negatives": [*POSITIVE_INTEGER, None],
-        "optimizer": "no_validation",
         "learning_rate": [*POSITIVE, None],
         "max_iter": [*POSITIVE_INTEGER, None],
         "batch_size": [*POSITIVE_INTEGER, None],
         "user_dropout": [Interval(Real, 0, 1, closed="left"), None],
         "weight_decay": [*NON_NEGATIVE, None, WeightDecay],
-        "init": "no_validation",
-        "auxiliary": "no_validation",
     }
 
     n_components: int = field(default=128, kw_only=False)

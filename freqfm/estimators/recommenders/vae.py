@@ -489,24 +489,22 @@ class FastVAERecommender(GradientRecommender):
     _keeps_weights, _weights_in_fit = True, (1e-6, 1e10)
 
     _parameter_constraints: ClassVar = {
+        # Names and instances are resolved in fit.
+        **dict.fromkeys(_registries, "no_validation"),
         "hidden_layer_sizes": ["array-like"],
         "decoder_layer_sizes": ["array-like"],
         "activation": [StrOptions({"tanh", "relu"})],
         "similarity": [StrOptions({"cosine", "dot"})],
-        "temperature": "no_validation",
-        "negative_sampler": "no_validation",  # names and instances are resolved in fit
         "n_negatives": [*POSITIVE_INTEGER, None],
         "kl_weight": [*NON_NEGATIVE, StrOptions({"reference"})],
         "kl_warm_up": POSITIVE_INTEGER,
         "n_samples": POSITIVE_INTEGER,
         "dropout": [Interval(Real, 0, 1, closed="left")],
         "dropout_on": [StrOptions({"input", "hidden"})],
-        "optimizer": "no_validation",
         "learning_rate": [*POSITIVE, None],
         "max_iter": [*POSITIVE_INTEGER, None],
         "batch_size": [*POSITIVE_INTEGER, None],
         "weight_decay": [*NON_NEGATIVE, WeightDecay],
-        "init": "no_validation",
         "early_stopping": ["boolean", StrOptions({"auto"})],
     }
 
