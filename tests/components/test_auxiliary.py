@@ -181,10 +181,15 @@ def test_views_of_the_graph_are_differentiated_through_their_own_propagation():
     vectors = {name: table.copy() for name, table in tables.items()}
     batch = TermBatch(0, *(np.arange(n) for n in X.shape), *tables.values(), *X.nonzero(), X.data)
     for term in (SGL(0.5, dropout=0.3), NCL(0.5, prototype_weight=0.2, hops=2)):
-        components = SimpleNamespace(
-            auxiliary=(term,), backbone=backbone, optimizer=SimpleNamespace(average=True)
+        components = SimpleNamespace(auxiliary=(term,), optimizer=SimpleNamespace(average=True))
+        task = SimpleNamespace(
+            components=components,
+            vectors=vectors,
+            _known=SimpleNamespace(X=X),
+            _seed=0,
+            _n_threads=1,
         )
-        terms = AuxiliaryTerms(components, tables, vectors, X, 0, 1)
+        terms = AuxiliaryTerms(task, backbone, tables)
         terms.begin_epoch(0)
         value, _, of_tables = terms.gradients(batch, 1.0)
         gradients = {name: sum(of_view[name][1] for of_view in of_tables) for name in tables}

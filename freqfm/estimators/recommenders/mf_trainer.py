@@ -42,8 +42,6 @@ from freqfm.samplers._base import check_draws, check_static, leave_out, recall_c
 # The random streams of terms, beside those of ``MFTrainer``.
 _TERMS = 7
 
-_SIDES = "user", "item"
-
 _MARGINS = ("user_margins", "item_margins")
 
 # Codes of samplers whose batches have lists of negatives that do not depend on the user.
@@ -367,7 +365,7 @@ class DislikesTrainer(MFTrainer):
     def __init__(self, likes, X):
         if likes._backend is not backends.get():
             check("GPU", "dislikes")
-        self._share = _total(X) / _total(likes.X)
+        self._share = X.data.sum(dtype=np.float64) / likes.X.data.sum(dtype=np.float64)
         if self._share > _LARGEST_RATIO:
             raise ValueError(
                 f"The dislikes of X weigh {self._share:.3g} times as much as its likes, and are "
@@ -429,10 +427,6 @@ def _beside_dislikes(components, X, dislikes):
         n_steps = int(components.n_falling_steps * growth)
         components = components._replace(n_falling_steps=n_steps)
     return components._replace(device="cpu") if components.device == "auto" else components
-
-
-def _total(X):
-    return X.data.sum(dtype=np.float64)
 
 
 @contextlib.contextmanager
@@ -617,7 +611,6 @@ class BatchVectors(Tables):
 
     def __init__(self, task):
         super().__init__(task)
-        components = task.components
         if self._backbone.is_linear:
             self._backbone = Linear()
         self._rows_of_X = (QueryTables if self._backbone._has_context else Tables)(task)
@@ -635,10 +628,8 @@ class BatchVectors(Tables):
             for name, weights in (task.vectors | self.direct).items()
         }
         self._auxiliary = self._pairs = None
-        if components.auxiliary:
-            components = components._replace(backbone=self._backbone)
-            given = self._tables, task.vectors, task._known.X, task._seed, task._n_threads
-            self._auxiliary = AuxiliaryTerms(components, *given)
+        if task.components.auxiliary:
+            self._auxiliary = AuxiliaryTerms(task, self._backbone, self._tables)
 
     def start(self, problem):
         """Return the backend that computes gradients of vectors, and its trainer."""
@@ -859,43 +850,32 @@ class AuxiliaryTerms:
 
     Parameters
     ----------
-    components : Components
+    task : MFTrainer
+    backbone : Backbone
+        Bound to the interactions.
     tables : dict of str to ndarray
         Of the backbone.
-    vectors : dict of str to ndarray
-        Those of all users, and of all items.
-    X : csr_array
-        All interactions that the model is trained on.
-    seed, n_threads : int
     """
 
-    def __init__(self, components, tables, vectors, X, seed, n_threads):
-        self._terms, self._backbone = components.auxiliary, components.backbone
-        self._averages = components.optimizer.average
-        self._tables, self._vectors, self._X = tables, vectors, X
+    def __init__(self, task, backbone, tables):
+        self._task, self._backbone, self._tables = task, backbone, tables
+        self._terms, X = task.components.auxiliary, task._known.X
         self._counts = np.diff(X.indptr), count_columns(X)
-        self._seed, self._n_threads = seed, n_threads
 
     def begin_epoch(self, epoch):
         """Compute the state and the views of each term."""
         self._epoch, self._states, self._views = epoch, [], []
+        task = self._task
+        data = task._known.X, *map(_read_only, task.vectors.values()), self._backbone, self._tables
         for number, term in enumerate(self._terms):
-            given = TermEpoch(
-                epoch,
-                self._generator(number, 0),
-                self._X,
-                *map(_read_only, self._vectors.values()),
-                self._backbone,
-                self._tables,
-                self._n_threads,
-            )
+            given = TermEpoch(epoch, self._generator(number, 0), *data, task._n_threads)
             with single_threaded_blas():
                 self._states.append(term.begin_epoch(given))
             given = given._replace(generator=self._generator(number, 1))
             self._views.append(list(term.views(given)))
 
     def _generator(self, number, place):
-        return np.random.default_rng([self._seed, self._epoch, _TERMS, number, place])
+        return np.random.default_rng([self._task._seed, self._epoch, _TERMS, number, place])
 
     def gradients(self, batch, weight):
         """Return the value of all terms, and their gradients.
@@ -916,7 +896,7 @@ class AuxiliaryTerms:
             Gradients with respect to tables, by views.
         """
         total, of_tables = 0.0, []
-        scale = np.float32(1 if self._averages else weight)
+        scale = np.float32(1 if self._task.components.optimizer.average else weight)
         of_vectors = [np.zeros_like(batch.user_vectors), np.zeros_like(batch.item_vectors)]
         for number, term in enumerate(self._terms):
             own, contexts = self._of_term(number, batch)
@@ -979,11 +959,12 @@ def _checked(term, batch):
         )
     value, *gradients = found
     checked = [float(value)]
-    for vectors, gradient, side in zip(batch.both_vectors, gradients, _SIDES, strict=True):
+    sides = zip(batch.both_vectors, gradients, ("users", "items"), strict=True)
+    for vectors, gradient, side in sides:
         gradient = np.zeros_like(vectors) if gradient is None else np.asarray(gradient)
         if gradient.shape != vectors.shape or gradient.dtype.kind not in "fiu":
             raise ValueError(
-                f"{call} must return gradients of {side}s of the shape {vectors.shape}, or None; "
+                f"{call} must return gradients of {side} of the shape {vectors.shape}, or None; "
                 f"got shape {gradient.shape} and type {gradient.dtype}."
             )
         checked.append(gradient.astype(vectors.dtype, copy=False))
