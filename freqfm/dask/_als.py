@@ -16,7 +16,8 @@ from freqfm import backends
 from freqfm._input.rows import stack_rows, with_one_index_type
 from freqfm.backends.base import SOLVED_TOGETHER, LeastSquaresTrainer
 from freqfm.backends.support import check
-from freqfm.dask._users import RecommenderOnCluster, WithRemoteHistory
+from freqfm.dask._base import OnCluster
+from freqfm.dask._users import RecommenderOnCluster
 from freqfm.estimators.recommenders import als
 from freqfm.estimators.recommenders.base import remembering
 from freqfm.estimators.recommenders.interactions import Interactions, among_empty_rows
@@ -173,7 +174,7 @@ class ShardedALSTrainer(als.ALSTrainer):
 
     def _scores(self):
         """Return the results of ``score_block`` for each shard that has some."""
-        model = self.model._copy_as(WorkerModel)
+        model = OnCluster.to_local(self.model)
         model.user_factors_ = model.item_factors_ = model._history = None
         (model,) = self._cluster.send([model])
         data = self._X.parts, self._held_out.parts, self._vectors[0], self._tables(1)
@@ -185,10 +186,6 @@ class ShardedALSTrainer(als.ALSTrainer):
         """Return the mean score over the users held out of all shards."""
         scores, weights = zip(*self._cluster.retried(self._scores, self._begin), strict=True)
         return float(scores[0] if len(scores) == 1 else np.average(scores, weights=weights))
-
-
-class WorkerModel(WithRemoteHistory, als.ALSRecommender):
-    """The plain estimator without histories, as workers use it."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -254,7 +251,7 @@ class ALSRecommender(RecommenderOnCluster, als.ALSRecommender):
     ((1, 10), (200, 10))
     """
 
-    _local, _on_workers = als.ALSRecommender, WorkerModel
+    _local = als.ALSRecommender
 
     def _resolve_components(self, X, known):
         if self.device not in ("cpu", "auto"):

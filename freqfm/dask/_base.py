@@ -37,7 +37,7 @@ _LARGEST_IN_GRAPHS = 8_000_000
 class OnCluster:
     """Base class of estimators on a cluster; a mixin before the plain estimator.
 
-    A class has its plain estimator, ``_local``, and that of workers, ``_on_workers``.
+    A class has its plain estimator, ``_local``.
     """
 
     _parameter_constraints: ClassVar = {
@@ -82,15 +82,11 @@ class OnCluster:
         -------
         estimator : estimator of :mod:`freqfm`
         """
-        return self._copy_as(self._local)
-
-    def _copy_as(self, kind):
-        """Return a copy of the model as another class, with the parameters that this one has."""
         params = self.get_params(deep=False)
         learned = {name: value for name, value in vars(self).items() if name not in params}
         for name in (*CALLBACK_ATTRIBUTES, "_unfinished", *self._of_client):
             learned.pop(name, None)
-        model = self._new(kind)
+        model = self._new()
         vars(model).update(copy.deepcopy(learned))
         return model
 
@@ -128,10 +124,10 @@ class OnCluster:
         homes = cluster.homes([[parts["X"][i] for i in group] for group in groups])
         return cluster, cluster.collected(function, parts, groups, homes), homes
 
-    def _new(self, kind):
-        """Return an unfitted estimator of another class with the parameters that this one has."""
+    def _new(self):
+        """Return an unfitted plain estimator with the parameters that this one has."""
         params = self.get_params(deep=False)
-        return kind(**{name: params[name] for name in kind._get_param_names()})
+        return self._local(**{name: params[name] for name in self._local._get_param_names()})
 
     def _take_features(self, found, reset):
         """Compare the features of all shards, and with those of the model to continue.
@@ -207,7 +203,7 @@ class OnCluster:
 
     def _sent(self):
         """Return the plain model as a value for graphs: a large one is sent to a worker first."""
-        model = self._copy_as(self._on_workers)
+        model = OnCluster.to_local(self)
         large = len(pickle.dumps(model)) > _LARGEST_IN_GRAPHS
         cluster = self._cluster() if large else None
         if cluster is not None:

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from freqfm._input.rows import column_sums, row_sums, with_one_index_type
 from freqfm._input.validation import canonical_csr, count_threads, draw_seed
-from freqfm.dask._users import RecommenderOnCluster, WithRemoteHistory
+from freqfm.dask._users import RecommenderOnCluster
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.closed_form import ease, graph_filter, item_knn
 from freqfm.estimators.recommenders.closed_form.base import listed_rows
@@ -123,18 +123,6 @@ class ClosedFormOnCluster(RecommenderOnCluster):
         )
 
 
-class EASEOfWorkers(WithRemoteHistory, ease.EASERecommender):
-    """The plain estimator without histories, as workers use it."""
-
-
-class ItemKNNOfWorkers(WithRemoteHistory, item_knn.ItemKNNRecommender):
-    """The plain estimator without histories, as workers use it."""
-
-
-class GraphFilterOfWorkers(WithRemoteHistory, graph_filter.GraphFilterRecommender):
-    """The plain estimator without histories, as workers use it."""
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
 class EASERecommender(ClosedFormOnCluster, ease.EASERecommender):
     """EASE, a regression of every item on the others, on a Dask cluster.
@@ -188,7 +176,7 @@ class EASERecommender(ClosedFormOnCluster, ease.EASERecommender):
     (1, 10)
     """
 
-    _local, _on_workers = ease.EASERecommender, EASEOfWorkers
+    _local = ease.EASERecommender
 
     def _item_weights(self, X):
         lengths, k = np.concatenate(X.lengths), ease.neighbors_of(self, X.shape[1])
@@ -254,10 +242,10 @@ class ItemKNNRecommender(ClosedFormOnCluster, item_knn.ItemKNNRecommender):
     (1, 10)
     """
 
-    _local, _on_workers = item_knn.ItemKNNRecommender, ItemKNNOfWorkers
+    _local = item_knn.ItemKNNRecommender
 
     def _item_weights(self, X):
-        n_items, model = X.shape[1], self._new(self._local)
+        n_items, model = X.shape[1], self._new()
         k = item_knn.neighbors_of(self, X, 0)
         self.item_power_ = item_knn.power_of(self, X)
         sums = sum(X.gathered(partial(column_sums, of=np.sqrt)))
@@ -329,7 +317,7 @@ class GraphFilterRecommender(ClosedFormOnCluster, graph_filter.GraphFilterRecomm
     (1, 10)
     """
 
-    _local, _on_workers = graph_filter.GraphFilterRecommender, GraphFilterOfWorkers
+    _local = graph_filter.GraphFilterRecommender
 
     def _item_weights(self, X):
         n, sums = graph_filter.count_components(self, X.shape), X.sums(0)

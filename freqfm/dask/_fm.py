@@ -32,7 +32,7 @@ class ShardedFM(Merged):
         super().__init_subclass__(**options)
         if hasattr(cls, "_local"):
             return  # a user's class, derived from one of these
-        cls._local = cls._on_workers = local = cls.__bases__[-1]
+        cls._local = local = cls.__bases__[-1]
         if cls.__doc__ and local is not plain.FMClassifier:
             _, _, rest = FMClassifier.__doc__.partition("\n")
             cls.__doc__ += "\n" + rest.replace("FMClassifier", local.__name__)
@@ -72,7 +72,7 @@ class ShardedFM(Merged):
 
     def _checked_shards(self, cluster, raw, homes, facts, reset):
         """Return futures of the shards; set the classes of a new model."""
-        model = self._new(self._local)
+        model = self._new()
         model.random_state = 0
         known = None
         if self._of_classes:

@@ -10,19 +10,15 @@ from scipy import sparse
 from freqfm._input.rows import entries_where
 from freqfm._messages import shown
 from freqfm.backends.support import check
-from freqfm.dask._base import Merged, Sharded
+from freqfm.dask._base import Merged, OnCluster, Sharded
 from freqfm.dask._shards import Layout, Round, RoundTrainer, seed_of
-from freqfm.dask._users import RecommenderOnCluster, WithRemoteHistory
+from freqfm.dask._users import RecommenderOnCluster
 from freqfm.estimators.recommenders import mf
 from freqfm.estimators.recommenders.gradient import RecommenderTrainer
 from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.state import entries_of, make_trainable
 from freqfm.initializers import Spectral
-
-
-class WorkerModel(WithRemoteHistory, mf.MFRecommender):
-    """The plain estimator without histories, as workers use it."""
 
 
 def user_arrays(model):
@@ -136,7 +132,7 @@ class ShardedMFTrainer(Sharded, MFTrainer):
         cluster, bounds, n_shards = self._cluster, self.X.bounds, len(self._homes)
         sizes = self._n_rounds, cluster.n_threads(n_shards), self.X.nnz
         held_out = [None] * n_shards if self._held_out is None else self._held_out.parts
-        model, trainers = self.model._copy_as(WorkerModel), []
+        model, trainers = OnCluster.to_local(self.model), []
         model.item_counts_ = self.X.item_counts
         for i, home in enumerate(self._homes):
             part = of_some_users(model, *bounds[i : i + 2])
@@ -228,7 +224,7 @@ class MFRecommender(Merged, RecommenderOnCluster, mf.MFRecommender):
     ((1, 10), (200, 10))
     """
 
-    _local, _on_workers = mf.MFRecommender, WorkerModel
+    _local = mf.MFRecommender
     _learns_dislikes = False
 
     def _read(self, X, reset, *, dislikes=None):

@@ -134,15 +134,6 @@ class RemoteHistory(InteractionHistory):
         learned.require((self.counts >= 0).all(), "_history.indptr", "falls")
 
 
-class WithRemoteHistory:
-    """A mixin before the plain estimator, whose histories are on workers."""
-
-    def __init_subclass__(cls, **options):
-        super().__init_subclass__(**options)
-        if issubclass(cls, base.BaseRecommender):
-            cls._records = {**cls._records, "_history": RemoteHistory}
-
-
 def ndcg_sums(X, y, model):
     """Return the sum of the NDCG of users with items to be found, and how many these are."""
     X = matrix_of(X)
@@ -400,7 +391,7 @@ class _ShardedMatrix(LinearOperator):
         return sum(self._X.gathered(product_of_transposed, tables))
 
 
-class RecommenderOnCluster(OnCluster, WithRemoteHistory):
+class RecommenderOnCluster(OnCluster):
     """Base class of recommenders on a cluster; a mixin before the plain estimator.
 
     Users stay on their workers. The client has the model, and how many interactions users and items
@@ -410,6 +401,11 @@ class RecommenderOnCluster(OnCluster, WithRemoteHistory):
     _of_client: ClassVar = ("_interactions",)
     _takes_callables = False
     _learns_dislikes = True
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if issubclass(cls, base.BaseRecommender):
+            cls._records = {**cls._records, "_history": RemoteHistory}
 
     def _read(self, X, reset, *, dislikes=None, adds=False):
         """Bring the users to their workers and check them there."""

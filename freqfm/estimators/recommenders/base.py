@@ -163,7 +163,7 @@ class BaseRecommender(
         # Plain dicts, so that files can be read without our classes.
         state = dict(super().__getstate__())
         for name, kind in self._records.items():
-            if isinstance(state.get(name), kind):
+            if type(state.get(name)) is kind:
                 state[name] = state[name]._asdict()
         return state
 
