@@ -54,11 +54,8 @@ class ComputedRows(list):
 
 def is_frame(collection):
     """Return whether a Dask collection is a DataFrame or a Series."""
-    return (
-        dask.is_dask_collection(collection)
-        and hasattr(collection, "map_partitions")
-        and hasattr(collection, "divisions")
-    )
+    names = "map_partitions", "divisions"
+    return dask.is_dask_collection(collection) and all(hasattr(collection, n) for n in names)
 
 
 def one_block_of_columns(X):

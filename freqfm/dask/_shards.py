@@ -11,8 +11,8 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 
-from freqfm._input.rows import CarriesFields, with_fields_of
-from freqfm._input.validation import checked_csr, summed_csr
+from freqfm._input.rows import CarriesFields, stack_rows, with_fields_of, with_one_index_type
+from freqfm._input.validation import checked_csr
 from freqfm.estimators.fm.base import checked_optimizer
 from freqfm.estimators.fm.targets import check_labels
 from freqfm.estimators.fm.trainer import FMTrainer, RawRows, n_weighted
@@ -69,10 +69,7 @@ def stack(parts, name):
     if len(parts) == 1:
         return parts[0]
     if sparse.issparse(parts[0]):
-        parts = map(checked_csr, parts)
-        # Older scipy adds up entries that repeat a pair when it stacks, in the type of the data.
-        parts = [part if part.dtype.kind == "f" else summed_csr(part) for part in parts]
-        return sparse.csr_array(sparse.vstack(parts, format="csr"))
+        return with_one_index_type(stack_rows(list(map(checked_csr, parts))))
     if hasattr(parts[0], "iloc"):
         import pandas as pd
 
