@@ -575,7 +575,8 @@ class InteractionRecommender(
             # All unknown users have the same, empty history.
             query = {"users": codes[rows]}
             if not known:
-                shape = len(rows), len(self.item_ids_) - _n_new_items(options)
+                n_new = options["item_features"].shape[0] if "item_features" in options else 0
+                shape = len(rows), len(self.item_ids_) - n_new
                 query = {"X": sparse.csr_array(shape, dtype=np.float32)}
             items[rows], scores[rows] = self.estimator_.recommend(**query, **chosen_here, **options)
         many = users is None or _is_list(users)
@@ -802,15 +803,13 @@ class InteractionRecommender(
         given = {"candidates": as_list(candidates), "exclude": as_list(exclude)}
         lists = {n: self._known(kind, ids, n) for n, ids in given.items() if ids is not None}
         unknown.warn("are similar to none")
-        k, known = check_count("n_recommendations", n_recommendations), codes >= 0
+        n_ids, known = len(getattr(self, f"{kind}_ids_")), codes >= 0
+        k = check_recommendations(n_recommendations, len(codes), n_ids)
         search = getattr(self.estimator_, f"similar_{kind}s")
-        if known.all():
-            found, scores = search(codes, k, **lists)
-        else:
-            found = np.full((len(codes), k), -1)
-            scores = np.full((len(codes), k), -np.inf, dtype=np.float32)
-            if known.any():
-                found[known], scores[known] = search(codes[known], k, **lists)
+        found = np.full((len(codes), k), -1)
+        scores = np.full(found.shape, -np.inf, dtype=np.float32)
+        if known.any():
+            found[known], scores[known] = search(codes[known], k, **lists)
         return _match_query(_is_list(ids), self._named(kind, found), scores)
 
     @_if_estimator_has("_embed")
@@ -1152,11 +1151,6 @@ def _lists_of_history(history, dislikes):
             "exclude= leaves items out of their lists."
         )
     return as_list(history), as_list(dislikes)
-
-
-def _n_new_items(options):
-    """Return how many items are not part of the model."""
-    return options["item_features"].shape[0] if "item_features" in options else 0
 
 
 def _and_new_items(exclude, histories, n_known):
