@@ -364,12 +364,9 @@ class SimGCL(AuxiliaryTerm):
 
     def _noisy(self, vectors, generator):
         """Return two views of vectors."""
-        return np.stack([vectors + self._noise(vectors, generator) for _ in range(2)])
-
-    def _noise(self, vectors, generator):
-        noise = generator.random(vectors.shape, dtype=np.float32)
-        noise *= np.float32(self.noise) / np.linalg.norm(noise, axis=1, keepdims=True)
-        return np.copysign(noise, vectors)
+        noise = generator.random((2, *vectors.shape), dtype=np.float32)
+        noise *= np.float32(self.noise) / np.linalg.norm(noise, axis=2, keepdims=True)
+        return vectors + np.copysign(noise, vectors)
 
 
 _SIDES = "user", "item"

@@ -95,15 +95,11 @@ class Features(Backbone):
 
     def bind(self, X, n_threads):
         """Return this backbone with its features checked, see :class:`Backbone`."""
-        if self.user_features is None and self.item_features is None:
+        if not self._has_context and self.user_features is None and self.item_features is None:
             raise ValueError(
                 "backbone='features' has no features: give backbone=Features(item_features=...), "
                 "with a row for each user or item, or give them to InteractionRecommender by id."
             )
-        return self._bind(X)
-
-    def _bind(self, X):
-        """Return a copy with the features of both sides in the form that training reads."""
         bound = copy.copy(self)
         counts = np.diff(X.indptr), count_columns(X)
         bound._sides = dict(zip(_SIDES, map(self._bind_side, _SIDES, counts), strict=True))
@@ -205,7 +201,7 @@ class Features(Backbone):
             if not self._has_identity(name):
                 continue
             part = side.part(np.arange(n_known, len(side.counts)))
-            rows = draw(name) * (part.n_features == 0)[:, None]
+            rows = draw(name) * (side.n_features[n_known:] == 0)[:, None]
             if name == "user":
                 placed = user_vectors.any(axis=1) & (part.own > 0)
                 if part.features is not None:
@@ -290,11 +286,6 @@ class _Part(NamedTuple):
     def owners(self):
         """The rows that have an identity."""
         return self.rows[self.own > 0]
-
-    @property
-    def n_features(self):
-        """How many features each row has."""
-        return np.diff(self.features.indptr) if self.features is not None else 0 * self.rows
 
     def sums(self, identities, vectors):
         """Return the sums of rows of both tables, of which one may be None."""
@@ -498,10 +489,6 @@ class Context(Features):
             totals[-1] += before[-1]
         bound.totals = totals
         return bound
-
-    def bind(self, X, n_threads):
-        """Return this backbone with its features checked, see :class:`Backbone`."""
-        return self._bind(X)
 
     def start(self, n_users, n_items, draw):
         """Return the tables of users and items, and zeros for the context."""
