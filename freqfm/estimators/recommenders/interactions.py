@@ -288,11 +288,6 @@ class InteractionHistory(NamedTuple):
         """Return the number of items of some users, by an array of int or a slice."""
         return self.indptr[1:][users] - self.indptr[:-1][users]
 
-    @property
-    def n_active_users(self):
-        """The number of users who have items."""
-        return int(np.count_nonzero(self.counts))
-
     def matrix(self, shape):
         """Return the history as a canonical matrix with as many rows or more."""
         weights = self.weights

@@ -7,6 +7,8 @@ from functools import partial
 from numbers import Integral, Real
 from typing import ClassVar
 
+import numpy as np
+
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER, validate_params
 from freqfm._input.validation import LearnedArrays, check_memory, draw_seed
 from freqfm._messages import shown, warn_user
@@ -261,7 +263,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
             self._n_known_interactions = self._n_known_users = 0
         elif mode != RESUMES:
             self._n_known_interactions = self._history.n_interactions
-            self._n_known_users = self._history.n_active_users
+            self._n_known_users = int(np.count_nonzero(self._history.counts))
         return self._resolve_components(interactions, known)
 
     def _begin(self, components, trained, known, remembered, mode):
