@@ -174,7 +174,8 @@ class Features(Backbone):
         for name, gradient in zip(_SIDES, (user_gradients, item_gradients), strict=True):
             part = context[name]
             if self._has_identity(name):
-                found[f"{name}_factors"] = part.owners, part.by_owner(gradient)
+                has_own = part.own > 0
+                found[f"{name}_factors"] = part.owners, part.own[has_own, None] * gradient[has_own]
             if part.features is not None:
                 found[f"{name}_features"] = part.columns, part.features.T @ gradient
         return found
@@ -295,11 +296,6 @@ class _Part(NamedTuple):
         if identities is None:
             return feature_sums
         return self.own[:, None] * identities[self.rows] + feature_sums
-
-    def by_owner(self, gradients):
-        """Return the gradients by the identities of the rows that have one."""
-        has_own = self.own > 0
-        return self.own[has_own, None] * gradients[has_own]
 
 
 def _column_sums(features, counts):

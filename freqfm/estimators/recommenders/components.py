@@ -419,15 +419,11 @@ def _temperature(model, loss, cosine):
     if not loss.adapts_temperature:
         # First, since cosines would not help.
         temperature = _resolved_temperature(value, cosine=True)
-        if isinstance(temperature, AdapTau0):
+        is_derived = isinstance(temperature, AdapTau0)
+        if is_derived or temperature.statistics_wanted:
+            how = "belongs to" if is_derived else "is learned from"
             raise ValueError(
-                f"temperature={value!r} belongs to a softmax; with loss={model.loss!r} give a "
-                f"number."
-            )
-        if temperature.statistics_wanted:
-            raise ValueError(
-                f"temperature={value!r} is learned from a softmax; with loss={model.loss!r} give "
-                f"a number."
+                f"temperature={value!r} {how} a softmax; with loss={model.loss!r} give a number."
             )
     return _resolved_temperature(value, cosine)
 
