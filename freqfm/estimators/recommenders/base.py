@@ -641,12 +641,7 @@ class BaseRecommender(
         cosines : ndarray of the same shape, float32
             -inf where there is no item.
         """
-        self._check_learned()
-        index = self._compared("items")
-        rows = validate_ids("items", items, self.n_features_in_)
-        return of_single(
-            items, index.similar(rows, Request(n_recommendations, candidates, exclude))
-        )
+        return self._similar("items", items, Request(n_recommendations, candidates, exclude))
 
     def similar_users(self, users, n_recommendations=10, *, candidates=None, exclude=None):
         """Return the users most similar to given users seen in fit, by the cosine of their vectors.
@@ -670,12 +665,13 @@ class BaseRecommender(
         cosines : ndarray of the same shape, float32
             -inf where there is no user.
         """
+        return self._similar("users", users, Request(n_recommendations, candidates, exclude))
+
+    def _similar(self, axis, ids, request):
+        """Return the "users" or "items" most similar to some of them; see ``similar_items``."""
         self._check_learned()
-        rows = validate_ids("users", users, self._n_users)
-        index = self._compared("users")
-        return of_single(
-            users, index.similar(rows, Request(n_recommendations, candidates, exclude))
-        )
+        rows = validate_ids(axis, ids, self._n_users if axis == "users" else self.n_features_in_)
+        return of_single(ids, self._compared(axis).similar(rows, request))
 
     def _explain(self, user, item, X):
         """Split the score of an item into the contributions of the user's items, and a rest."""
@@ -686,8 +682,7 @@ class BaseRecommender(
         """Return the Queries of one user: known, or a row of X."""
         queries = self._queries(X, [user] if X is None else None)
         row = 0 if X is None else validate_id("user", user, len(queries.learned))
-        vectors, history, learned = queries
-        return Queries(vectors[[row]], take_rows(history, [row]), learned[[row]])
+        return queries.of([row])
 
     def _explain_query(self, query, own, item):
         """Split a query's score; ``own``, (1, d), is the part of its vector due to the history."""

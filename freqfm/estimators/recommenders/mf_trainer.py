@@ -528,11 +528,10 @@ class GraphVectors(Tables):
 
     def start(self, problem):
         """Return the backend that trains, and its trainer."""
-        task, by_batch = self._task, not self._backbone._changes_by_epoch
-        self._by_batch = by_batch
-        others = task.vectors if by_batch else task.tables
+        task, self._by_batch = self._task, not self._backbone._changes_by_epoch
+        others = task.vectors if self._by_batch else task.tables
         others = tuple(others[name] for name in task.vectors)
-        layers = task._known.X, int(self._backbone.n_layers), by_batch
+        layers = task._known.X, int(self._backbone.n_layers), self._by_batch
         graph = Graph(*layers, others, task.components.loss.replacements())
         return super().start(problem._replace(graph=graph))
 
