@@ -413,8 +413,8 @@ class ContextEncodingMixin:
         unknown.note("context", "the context", strange, "value")
         return np.column_stack(moments)
 
-    def _given_moments(self, context, unknown, n_users):
-        """Return the moments of the argument ``context``: one for each user, or one for all."""
+    def _given_context(self, context, unknown, n_users):
+        """Return the features of the argument ``context``, given for each user or for all."""
         if not self._context_keys:
             raise ValueError(
                 "context= needs a model that was fitted with context: "
@@ -427,7 +427,7 @@ class ContextEncodingMixin:
                 f"context has {len(moments)} rows, but there are {n_users} users; give a row for "
                 f"each of them, or one for all."
             )
-        return moments
+        return self._context_matrix(np.broadcast_to(moments, (n_users, moments.shape[1])))
 
     @property
     def _context_names(self):

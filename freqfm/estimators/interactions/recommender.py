@@ -1,6 +1,5 @@
 """InteractionRecommender: recommenders for tables of (user, item, value) with ids of any kind."""
 
-import functools
 from collections.abc import Set
 from contextlib import contextmanager
 from copy import copy, deepcopy
@@ -525,8 +524,6 @@ class InteractionRecommender(
             options["diversity"] = diversity
             options["item_vectors"] = model._item_vectors(item_vectors)
         chosen = {"candidates": candidates, "exclude": exclude}
-        if context is not None:
-            options["context"] = functools.partial(self._given_moments, context, unknown)
         if user_features is not None:
             _, query, is_unknown = self._encoded("user", user_features, unknown)
             options["user_features"] = query
@@ -541,15 +538,14 @@ class InteractionRecommender(
             options["X"] = query[:, :n_known]
             many = _is_nested("history", history)
         else:
-            return model._recommend_to(users, chosen, options, unknown)
+            return model._recommend_to(users, chosen, context, options, unknown)
         if context is not None:
-            moments = options["context"](query.shape[0])
-            options["context"] = self._context_matrix(moments)
+            options["context"] = self._given_context(context, unknown, query.shape[0])
         found, scores = unknown.emptied(*self.estimator_.recommend(**options), is_unknown)
         unknown.warn()
         return _match_query(many, model._named("item", found), scores)
 
-    def _recommend_to(self, users, chosen, options, unknown):
+    def _recommend_to(self, users, chosen, context, options, unknown):
         """Recommend to users by their ids, or to all."""
         if users is None:
             codes = np.arange(len(self.user_ids_))
@@ -560,10 +556,8 @@ class InteractionRecommender(
         items = np.full(shape, -1)
         scores = np.full(shape, -np.inf, dtype=np.float32)
         chosen = self._chosen_items(chosen, len(codes))
-        if "context" in options:
-            moments = options.pop("context")(len(codes))
-            matrix = self._context_matrix(np.broadcast_to(moments, (len(codes), moments.shape[1])))
-            chosen["context"] = matrix
+        if context is not None:
+            chosen["context"] = self._given_context(context, unknown, len(codes))
         unknown.warn()
         for known, rows in (True, np.flatnonzero(codes >= 0)), (False, np.flatnonzero(codes < 0)):
             if not len(rows) or (unknown.are_empty and not known):
@@ -678,7 +672,9 @@ class InteractionRecommender(
         check_is_fitted(self)
         users, items = self._read(X, reset=False, roles=("user", "item"))
         unknown = UnknownIds(self.unknown)
-        return self._predict_pairs(users, items, self._moments_of(X, unknown), unknown)
+        moments = self._moments_of(X, unknown)
+        context = None if moments is None else self._context_matrix(moments)
+        return self._predict_pairs(users, items, context, unknown)
 
     def predict_pairs(self, users, items, *, context=None):
         """Return the scores of pairs of a user and an item.
@@ -705,13 +701,13 @@ class InteractionRecommender(
             If the lengths differ; or fit has not seen a user or an item, with ``unknown="error"``.
         """
         check_is_fitted(self)
-        moments, unknown, users = None, UnknownIds(self.unknown), as_ids(users, "users")
+        unknown, users = UnknownIds(self.unknown), as_ids(users, "users")
         if context is not None:
-            moments = self._given_moments(context, unknown, len(users))
-        return self._predict_pairs(users, items, moments, unknown)
+            context = self._given_context(context, unknown, len(users))
+        return self._predict_pairs(users, items, context, unknown)
 
-    def _predict_pairs(self, users, items, moments, unknown):
-        """Return the scores of pairs in moments, if these are not None."""
+    def _predict_pairs(self, users, items, context, unknown):
+        """Return the scores of pairs in contexts, a matrix of features or None."""
         users = self._find("user", users, "users", unknown)
         items = self._find("item", items, "items", unknown)
         if len(users) != len(items):
@@ -720,10 +716,7 @@ class InteractionRecommender(
             )
         unknown.warn()
         known = (users >= 0) & (items >= 0)
-        options = {}
-        if moments is not None:
-            moments = np.broadcast_to(moments, (len(users), moments.shape[1]))
-            options["context"] = self._context_matrix(moments[known])
+        options = {} if context is None else {"context": context[known]}
         if known.all():
             return self.estimator_.predict_pairs(users, items, **options)
         known_scores = np.zeros(0, dtype=np.float32)
@@ -1004,7 +997,7 @@ class InteractionRecommender(
         (item_code,) = self._find("item", [item], "item", unknown)
         options = {}
         if context is not None:
-            options["context"] = self._context_matrix(self._given_moments(context, unknown, 1))
+            options["context"] = self._given_context(context, unknown, 1)
         unknown.warn()
         if user_code < 0 or item_code < 0:
             score = -np.inf
