@@ -122,6 +122,8 @@ class RankingLoss(Component):
     fold_in_pairwise = False
     #: and the inverse temperatures of the user's items and of the others; None for the model's.
     fold_in_inverse_temperatures: tuple | None = None
+    # Which of the constants is the weight of the logarithm over others there; None for 1.
+    _fold_in_constant: str | None = None
     #: Positives are weighted by how far they are above the score of the user's item of this rank,
     #: which is computed in every ``refresh``-th epoch; None for no such weights.
     k: int | None = None
@@ -137,10 +139,6 @@ class RankingLoss(Component):
         """Return the loss with values for parameters that are None, for data of a given shape."""
         return self
 
-    def _fold_in_constant(self, n_users, n_items, n_positives):
-        """Return the weight of the logarithm over others, for data of a given shape."""
-        return 1.0
-
     def replacements(self):
         """Return the formulas to replace in kernels, see ``freqfm._numba.jit.specialised``."""
         return {}
@@ -148,7 +146,7 @@ class RankingLoss(Component):
 
 def _log_odds(n_users, n_items, n_positives):
     """Return log(n_users * n_items / (2 n_positives)), at least 0: how sparse the data are."""
-    return math.log(max(1.0, n_users * n_items / (2 * n_positives)))
+    return math.log(max(1.0, n_users * n_items / (2 * max(n_positives, 1))))
 
 
 class Softmax(RankingLoss):
@@ -195,6 +193,7 @@ class Softmax(RankingLoss):
     shrinkage = 1.0
     rate_falls = True
     user_dropout = 0.1
+    _fold_in_constant = "constant"
     _parameter_constraints = {"include_positive": ["boolean", StrOptions({"auto"})]}
 
     def __init__(self, *, include_positive: bool | str = "auto"):
@@ -212,9 +211,6 @@ class Softmax(RankingLoss):
             # Of each user, with or without interactions: the trainer's array.
             "thresholds": None,
         }
-
-    def _fold_in_constant(self, n_users, n_items, n_positives):
-        return float(self.factor(n_users, n_items, n_positives))
 
 
 class BSL(Softmax):
@@ -634,6 +630,7 @@ class _Alignment(RankingLoss):
     #: Whether the mean of the uniformity is over the full square matrix of pairs, half of it zero.
     half = False
     fold_in_against = "users"
+    _fold_in_constant = "gamma_users"
 
     @property
     def fold_in_inverse_temperatures(self):
@@ -649,9 +646,6 @@ class _Alignment(RankingLoss):
             "gamma_items": gamma_items,
             "half": bool(self.half),
         }
-
-    def _fold_in_constant(self, n_users, n_items, n_positives):
-        return float(self.gammas[0])
 
 
 class DirectAU(_Alignment):

@@ -147,7 +147,7 @@ class FoldIn(NamedTuple):
             pairwise=loss.fold_in_pairwise,
             cosine=components.cosine,
             inverse_temperatures=loss.fold_in_inverse_temperatures,
-            constant=loss._fold_in_constant(*shape),
+            constant=loss.constants(*shape).get(loss._fold_in_constant, 1.0),
         )
 
     def check(self, learned, n_users, n_items):
@@ -251,12 +251,11 @@ def _include_positive(loss, sampler, temperature):
     return temperature is not None and temperature.include_positive if given == "auto" else given
 
 
-def _resolved_optimizer(model, value, learning_rate, adam_rate, other_rates=None, **defaults):
+def _resolved_optimizer(value, learning_rate, adam_rate, other_rates, **defaults):
     """Return an optimizer, and the number of steps over which its rate falls, or None.
 
     Parameters
     ----------
-    model : estimator
     value : str or Optimizer
     learning_rate : float or None
         Unless the optimizer has its own.
@@ -274,7 +273,7 @@ def _resolved_optimizer(model, value, learning_rate, adam_rate, other_rates=None
             f"counts of {type(optimizer).__name__} are those of the columns of one table, but a "
             f"recommender has users and items, which it counts itself; leave counts at None."
         )
-    rate, n_falling_steps = nearest(optimizer, other_rates or {}), None
+    rate, n_falling_steps = nearest(optimizer, other_rates), None
     if optimizer.step_code == codes.STEP_ADAM and optimizer.learning_rate is None:
         rate, n_falling_steps = _adam_rate(*adam_rate)
     return optimizer.with_defaults(learning_rate=rate, **defaults), n_falling_steps
@@ -309,7 +308,7 @@ def _vector_optimizer(model, loss, backbone, n_pairs, n_known, stretch, share):
     adam_rate = loss.path_length * stretch, _VECTOR_RATES, n_steps, n_falling_steps
     shorter = model.max_iter is None and share < 1
     rates = {RowwiseAdagrad: share * RowwiseAdagrad().value_of("learning_rate")}
-    found = _resolved_optimizer(model, value, given_rate, adam_rate, rates if shorter else None)
+    found = _resolved_optimizer(value, given_rate, adam_rate, rates if shorter else {})
     if backbone._needs_adaptive_steps and found[0].step_code == codes.STEP_SGD:
         warn_user(
             f"The layers of backbone={model.backbone!r} hardly learn with "
@@ -531,7 +530,7 @@ def vae_components(model, n_users, n_items, goes_on):
     given, decay = (model.optimizer, model.learning_rate), WeightDecay.of(model.weight_decay)
     # An item that is drawn occasionally has small gradients of either sign. Only moments that decay
     # in between keep Adam from taking a full step each time.
-    found = _resolved_optimizer(model, *given, adam_rate, _OTHER_LAYER_RATES, lazy=full)
+    found = _resolved_optimizer(*given, adam_rate, _OTHER_LAYER_RATES, lazy=full)
     optimizer, n_falling_steps = found
     return Components(
         optimizer=optimizer,
