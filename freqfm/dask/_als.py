@@ -21,7 +21,6 @@ from freqfm.dask._users import RecommenderOnCluster
 from freqfm.estimators.recommenders import als
 from freqfm.estimators.recommenders.base import remembering
 from freqfm.estimators.recommenders.interactions import Interactions, among_empty_rows
-from freqfm.estimators.state import make_trainable
 
 
 def padded_rows(X, first, n_all):
@@ -259,5 +258,4 @@ class ALSRecommender(RecommenderOnCluster, als.ALSRecommender):
         return super()._resolve_components(X, known)
 
     def _make_trainer(self, components, interactions, known, score):
-        make_trainable(self, align=True)
         return ShardedALSTrainer(self, components, interactions, score)

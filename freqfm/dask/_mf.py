@@ -263,5 +263,4 @@ class MFRecommender(Merged, RecommenderOnCluster, mf.MFRecommender):
         return f"{parameter}={shown(getattr(self, parameter))}"
 
     def _make_trainer(self, components, interactions, known, score):
-        make_trainable(self, align=True)
         return ShardedMFTrainer(self, components, interactions, score)

@@ -19,7 +19,7 @@ from freqfm.estimators.recommenders.interactions import (
     total_of,
 )
 from freqfm.estimators.recommenders.trained import TrainedRecommender, check_size
-from freqfm.estimators.state import Learned, entries_of, extend, make_trainable
+from freqfm.estimators.state import Learned, entries_of, extend
 from freqfm.estimators.training import TrainingTask
 
 # The root mean square length of the vectors that training starts from.
@@ -434,7 +434,6 @@ class ALSRecommender(TrainedRecommender):
         self._objective = components.objective
 
     def _make_trainer(self, components, interactions, known, score):
-        make_trainable(self, align=True)
         return ALSTrainer(self, components, known.signed, score, count_threads(self.n_jobs))
 
     # Users by their histories.

@@ -43,7 +43,7 @@ from freqfm.estimators.recommenders.index import Queries, Request, of_single
 from freqfm.estimators.recommenders.interactions import likes_of_new_users
 from freqfm.estimators.recommenders.mf_trainer import MFTrainer
 from freqfm.estimators.recommenders.trained import RESUMES, check_size
-from freqfm.estimators.state import Learned, make_trainable
+from freqfm.estimators.state import Learned
 from freqfm.estimators.training import check_same_class, check_unchanged
 from freqfm.initializers import INITIALIZERS, Initializer, Spectral
 from freqfm.losses import BPR, RANKING_LOSSES, PairwiseLoss, RankingLoss, VectorLoss
@@ -571,7 +571,6 @@ class MFRecommender(GradientRecommender):
     def _make_trainer(self, components, interactions, known, score):
         work = components.batch_size * (components.n_negatives + 8) * int(self.n_components)
         n_threads = count_threads(self.n_jobs) if work >= _WORTH_SEVERAL_THREADS else 1
-        make_trainable(self, align=True)
         for name in _FACTORS:
             setattr(self, f"{name}_", as_aligned(getattr(self, f"{name}_")))
         return MFTrainer(self, components, interactions, known, score, n_threads)

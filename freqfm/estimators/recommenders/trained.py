@@ -18,6 +18,7 @@ from freqfm.backends.support import check
 from freqfm.estimators import training
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.base import BaseRecommender
+from freqfm.estimators.state import make_trainable
 from freqfm.estimators.training import FitCallbacks, Phase, TrainedEstimator, attempt
 from freqfm.model_selection._scorer import RankingScorer, scorer_of
 from freqfm.temperatures import AdapTau
@@ -287,6 +288,7 @@ class TrainedRecommender(TrainedEstimator, BaseRecommender):
         if remembered is not None:
             self._remember(remembered)
         self._keep_settings(components, known)
+        make_trainable(self, align=True)
         return components
 
     def _begin_refit(self, given, reset):

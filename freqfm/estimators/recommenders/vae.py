@@ -27,7 +27,7 @@ from freqfm.estimators.recommenders.gradient import (
 )
 from freqfm.estimators.recommenders.interactions import Interactions
 from freqfm.estimators.recommenders.trained import RESUMES
-from freqfm.estimators.state import WEIGHTS, Learned, make_trainable
+from freqfm.estimators.state import WEIGHTS, Learned
 from freqfm.estimators.training import check_unchanged
 from freqfm.formulas.proposals import AlreadyDrawn
 from freqfm.initializers import INITIALIZERS, Initializer, Normal
@@ -639,7 +639,6 @@ class FastVAERecommender(GradientRecommender):
         self._activation = self.activation
 
     def _make_trainer(self, components, interactions, known, score):
-        make_trainable(self, align=True)
         if interactions is not known:
             # The encoder sees a user's whole history, and all other items are negatives.
             users = np.flatnonzero(np.diff(interactions.indptr))
