@@ -16,12 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from freqfm._sklearn import CALLBACK_ATTRIBUTES, Interval
 from freqfm.dask import _shards
-from freqfm.dask._cluster import (
-    Cluster,
-    aligned_partitions,
-    find_client,
-    partitions_of,
-)
+from freqfm.dask._cluster import Cluster, aligned_partitions, find_client, partitions_of
 from freqfm.dask._shards import Layout, merge
 from freqfm.estimators.fm.base import watched_score
 from freqfm.estimators.fm.targets import RunningBaseScore

@@ -201,8 +201,22 @@ def place_rows(table, matrix, codes, ids):
 _ROLES = "user", "item"
 
 
-class FeatureEncodingMixin:
-    """Encodes ``user_features`` and ``item_features`` in the order of the ids."""
+# What is learned of each column of the context, by its name.
+_LEARNED = "context_values_", "_context_order", "_context_numbers"
+
+_NOTHING = np.zeros(0, dtype=np.int64)
+
+
+class DescriptionsMixin:
+    """Encodes ``user_features`` and ``item_features`` in the order of the ids, and ``context``.
+
+    Each value of a column of the context is a feature. ``context_values_`` are the values by
+    column; ``_context_order`` sorts those of each, as ``_user_order`` does ids, and
+    ``_context_numbers`` are their features. Rows of a table are "moments" here: an integer for each
+    column, -1 for values that are missing or not known.
+    """
+
+    # Features by id.
 
     def _pass_features(self, reset, queries):
         """Number the ids that have features, and give these to the recommender's backbone.
@@ -320,20 +334,7 @@ class FeatureEncodingMixin:
         matrix = encode(new_encoder(table), table)
         return place_rows(table, matrix[codes >= 0], codes[codes >= 0], known)
 
-
-# What is learned of each column of the context, by its name.
-_LEARNED = "context_values_", "_context_order", "_context_numbers"
-
-_NOTHING = np.zeros(0, dtype=np.int64)
-
-
-class ContextEncodingMixin:
-    """Encodes the columns ``context``: each value of a column is a feature.
-
-    ``context_values_`` are the values by column; ``_context_order`` sorts those of each, as
-    ``_user_order`` does ids, and ``_context_numbers`` are their features. Rows of a table are
-    "moments" here: an integer for each column, -1 for values that are missing or not known.
-    """
+    # Columns of context.
 
     @property
     def _context_keys(self):

@@ -36,11 +36,7 @@ from freqfm._sklearn import (
 )
 from freqfm._versions import VersionStamp
 from freqfm.datasets.streams import open_parquet
-from freqfm.estimators.interactions.descriptions import (
-    ContextEncodingMixin,
-    FeatureEncodingMixin,
-    distinct_queries,
-)
+from freqfm.estimators.interactions.descriptions import DescriptionsMixin, distinct_queries
 from freqfm.estimators.interactions.encoding import ANSWERS, InteractionEncodingMixin, UnknownIds
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.index import check_recommendations
@@ -66,8 +62,7 @@ def _if_estimator_has(name):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class InteractionRecommender(
-    FeatureEncodingMixin,
-    ContextEncodingMixin,
+    DescriptionsMixin,
     InteractionEncodingMixin,
     RecommendToMixin,
     ServingMixin,
@@ -223,7 +218,7 @@ class InteractionRecommender(
         "n_recommendations": [Interval(Integral, 1, None, closed="left")],
         "user_features": "no_validation",  # see FeatureTable
         "item_features": "no_validation",
-        "context": "no_validation",  # see ContextEncodingMixin
+        "context": "no_validation",  # see DescriptionsMixin
         "unknown": [StrOptions(set(ANSWERS))],
     }
     # For set_output. TransformerMixin would wrap ``transform`` in a function that needs an X.
