@@ -508,8 +508,8 @@ class BaseRecommender(
         Returns
         -------
         embeddings : ndarray of shape (n_users, n_components), float32
-            Each row is folded in: its embedding depends only on that row and the trained items. A
-            row without items gives zeros.
+            Each row is folded in: its embedding depends only on that row and the trained items. An
+            autoencoder's are the means of the latent vectors. A row without items gives zeros.
         """
         self._check_learned()
         return self._embed_rows(self._used(self._validate_history(X)))

@@ -529,20 +529,6 @@ class FastVAERecommender(GradientRecommender):
     init: str | Initializer = "spectral"
     early_stopping: bool | str = "auto"
 
-    def transform(self, X):
-        """Return the mean of the latent vectors of users by their histories.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_users, n_items)
-
-        Returns
-        -------
-        embeddings : ndarray of shape (n_users, n_components), float32
-            A row without items gives zeros.
-        """
-        return super().transform(X)
-
     def _embed_rows(self, X):
         return self._mean(X.indptr, X.indices, X.data)
 
