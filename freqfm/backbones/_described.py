@@ -438,7 +438,7 @@ class Context(Features):
     normalize: bool = False
 
     def read(self, n_rows):
-        """Return the users and the contexts of the rows of a matrix; of any number if None.
+        """Return the users and the contexts of the rows of a matrix, of which there are so many.
 
         Raises
         ------
@@ -454,7 +454,7 @@ class Context(Features):
         users = np.arange(context.shape[0]) if self.users is None else self.users
         users = validate_ids("users of Context", users, np.iinfo(np.int32).max)
         for name, n in ("context", context.shape[0]), ("users", len(users)):
-            if n_rows is not None and n != n_rows:
+            if n != n_rows:
                 raise ValueError(
                     f"{name} of Context has {n} rows, but X has {n_rows}; give a row for each, "
                     f"set_params(backbone__{name}=...)."

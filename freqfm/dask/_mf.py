@@ -77,13 +77,10 @@ class UserTrainer(RoundTrainer):
             counts = np.bincount(part.indices, minlength=X.shape[1]) + part.nnz / X.shape[1]
             weight = float(part.data.sum(dtype=np.float64))
             self._rounds.append(Round(trainer, layout.counts(counts, float(part.nnz)), weight))
-        self._n_validated = 0
-        if held_out is not None:
-            self._n_validated = np.count_nonzero(np.diff(held_out.indptr))
+        self._n_validated = 0 if held_out is None else np.count_nonzero(np.diff(held_out.indptr))
+        self._is_validated = self._n_validated > 0
+        if self._is_validated:
             self._scorer = Interactions(X).score_of(model, Interactions(held_out))
-
-    def _is_validated(self):
-        return self._n_validated > 0
 
     def _score(self):
         return self._scorer(), self._n_validated

@@ -184,7 +184,7 @@ class RoundTrainer:
 
     def score(self, own, *pieces):
         """Return the validation score and the numbers to combine it with others; or None."""
-        if not self._is_validated():
+        if not self._is_validated:
             return None
         with self._lock:
             self._assign(own, pieces)
@@ -215,7 +215,7 @@ class ShardTrainer(RoundTrainer):
         optimizer = checked_optimizer(model, rows.spread)
         made_from = shard, model, fold, n_rounds, n_threads
         super().__init__(made_from, Layout(model, optimizer))
-        self._held_out = rows.held_out
+        self._held_out, self._is_validated = rows.held_out, rows.held_out is not None
         for number, part in enumerate(_parts(rows, n_rounds, model._seed)):
             of_part = rows._replace(trained=part, held_out=None if number else rows.held_out)
             trainer, total = None, 0.0
@@ -224,9 +224,6 @@ class ShardTrainer(RoundTrainer):
                 total = float(of_part.of_trained(rows.weight).sum())
             counts = self._layout.counts(of_part.count_tokens(), total)
             self._rounds.append(Round(trainer, counts, total))
-
-    def _is_validated(self):
-        return self._held_out is not None
 
     def _score(self):
         _, target, weight = self._held_out
