@@ -203,12 +203,7 @@ class BaseRecommender(
         return learned
 
     def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.required = False
-        # A prediction is a row of items.
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = False
+        tags = recommender_tags(super().__sklearn_tags__())
         tags.transformer_tags.preserves_dtype = []
         return tags
 
@@ -703,6 +698,16 @@ class BaseRecommender(
             rest=score - float(contributions.sum()),
             score=score,
         )
+
+
+def recommender_tags(tags):
+    """Return the tags of an estimator whose data are a matrix of users and items."""
+    tags.input_tags.sparse = True
+    tags.target_tags.required = False
+    # A prediction is a row of items.
+    tags.target_tags.multi_output = True
+    tags.target_tags.single_output = False
+    return tags
 
 
 def _refuse_extreme_weights(given, X, least, most):

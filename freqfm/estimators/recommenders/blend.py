@@ -36,6 +36,7 @@ from freqfm.estimators.recommenders.base import (
     BaseRecommender,
     check_query,
     checked_pairs,
+    recommender_tags,
     refuse_empty,
     score_of_users,
 )
@@ -434,12 +435,7 @@ class BlendRecommender(RecommendToMixin, ServingMixin, VersionStamp, BaseComposi
         return self._set_params("estimators", **params)
 
     def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.required = False
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = False
-        return tags
+        return recommender_tags(super().__sklearn_tags__())
 
     # Fits.
 
