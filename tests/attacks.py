@@ -88,7 +88,7 @@ OF_RECOMMENDERS |= {
 OF_RECOMMENDERS |= {"_objective"} | {
     f"_objective.{field}" for field in ("unobserved_weight", "regularization", "exponent")
 }
-OF_TRAINING = {"_optimizer_state", "_n_steps", "_state_layout", "_states", "_training"}
+OF_TRAINING = {"_optimizer_state", "_n_steps", "_states", "_training"}
 OF_TRAINING |= {"user_margins_", "item_margins_"}
 OF_TRAINING |= {
     f"_training.{field}"
@@ -103,7 +103,7 @@ OF_TRAINING |= {
 }
 # Of these, numbers out of range are as bad as a wrong shape.
 INDICES = {"_history.indices", "_history.indptr", "_fold_in.others", "factor_rows_", "ranks_"}
-INDICES |= {"n_features_in_", "_state_layout"}
+INDICES |= {"n_features_in_"}
 
 
 def without_batches(X, y):

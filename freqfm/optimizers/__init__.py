@@ -288,7 +288,7 @@ class Optimizer(Component):
         """Return the number of columns of ``factors_first`` and ``factors_second``."""
         return tuple(n_components if self.n_states > i else 0 for i in range(2))
 
-    def init_state(self, n_tokens, n_components, counts):
+    def init_state(self, n_tokens, n_components, counts, shapes=None):
         """Return the state before the first batch.
 
         Parameters
@@ -297,8 +297,10 @@ class Optimizer(Component):
             Shape of the table.
         counts : ndarray of shape (n_tokens,)
             How many training rows hold each token.
+        shapes : dict, default=None
+            Other shapes of the arrays than those of ``state_shapes``.
         """
-        shapes = self.state_shapes(n_tokens, n_components)
+        shapes = shapes or self.state_shapes(n_tokens, n_components)
         arrays = {name: aligned_zeros(shape) for name, shape in shapes.items()}
         per_row = np.asarray(self._init_per_row(n_tokens, counts), dtype=np.float32)
         if per_row.shape != shapes["per_row"]:

@@ -29,7 +29,7 @@ from freqfm.estimators import state, training
 from freqfm.estimators.fm.explanations import ExplanationMixin
 from freqfm.estimators.fm.streaming import ModelPart, StreamTrainer, WholeModel, survey_stream
 from freqfm.estimators.fm.targets import RunningBaseScore, mean_loss
-from freqfm.estimators.fm.trainer import FMFit, FMTrainer, FoldsTrainer, TrainingRows
+from freqfm.estimators.fm.trainer import FMTrainer, FoldsTrainer, TrainingRows
 from freqfm.estimators.progress import announce
 from freqfm.estimators.state import OPTIMIZER, STATISTICS, WEIGHTS, Learned, OptimizerStateMixin
 from freqfm.estimators.training import Attempt, FitCallbacks, Phase, TrainedEstimator, attempt
@@ -72,6 +72,9 @@ _MOST_SETTLING = 2
 # The attributes that hold what optimizers keep.
 _STATES = ("_optimizer_state", "_dense_state")
 
+# The tables of an optimizer's state that belong to the factors.
+FACTOR_STATES = "factors_first", "factors_second"
+
 # How what an optimizer keeps of an intercept is merged: two moments, and a counter.
 _OF_INTERCEPT = state.MOMENTS, state.MOMENTS, state.SUMS
 
@@ -80,29 +83,6 @@ _OF_INTERCEPT = state.MOMENTS, state.MOMENTS, state.SUMS
 def _learned_linear(outputs):
     """Return what linear models learn, given the axis of outputs if there are several."""
     return Learned("intercept_", ("outputs",), WEIGHTS), Learned("coef_", (*outputs, "features"))
-
-
-def learned_in_training(n_outputs, of_factors):
-    """Return what only training needs: steps, the optimizer's arrays, and counts.
-
-    Parameters
-    ----------
-    n_outputs : int
-    of_factors : callable
-        Returns what an optimizer keeps of factors, for the place of its dict.
-    """
-    found = [Learned("_n_steps", (1,), STATISTICS, np.int64, merge=state.LARGEST)]
-    rates = {"start": BaseFM._start_rates, "merge": state.SUMS}
-    for place in (("_optimizer_state", k) for k in range(n_outputs)):
-        found += [
-            Learned((*place, "per_row"), ("features",), OPTIMIZER, **rates),
-            Learned((*place, "intercept"), (3,), OPTIMIZER, merge=_OF_INTERCEPT),
-            Learned((*place, "linear_first"), ("features",), OPTIMIZER),
-            Learned((*place, "linear_second"), ("features",), OPTIMIZER),
-            *of_factors(place),
-        ]
-    found.append(Learned("token_counts_", ("features",), state.COUNTS, np.float64))
-    return [*found, Learned("_target_sums", ("outputs", 4), state.COUNTS, np.float64)]
 
 
 class LinearPart:
@@ -238,6 +218,32 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         outputs = ("outputs",) if len(self.intercept_) > 1 else ()
         return [*_learned_linear(outputs), *self._learned_factors(outputs)]
 
+    @classmethod
+    @cache
+    def _learned_in_training(cls, n_outputs):
+        """Return what only training needs: steps, the optimizer's arrays, and counts."""
+        found = [Learned("_n_steps", (1,), STATISTICS, np.int64, merge=state.LARGEST)]
+        rates = {"start": BaseFM._start_rates, "merge": state.SUMS}
+        for place in (("_optimizer_state", k) for k in range(n_outputs)):
+            found += [
+                Learned((*place, "per_row"), ("features",), OPTIMIZER, **rates),
+                Learned((*place, "intercept"), (3,), OPTIMIZER, merge=_OF_INTERCEPT),
+                Learned((*place, "linear_first"), ("features",), OPTIMIZER),
+                Learned((*place, "linear_second"), ("features",), OPTIMIZER),
+                *cls._learned_moments(place),
+                Learned(
+                    (*place, "per_vector"), ("features", "fields"), OPTIMIZER, merge=state.SUMS
+                ),
+            ]
+        found.append(Learned("token_counts_", ("features",), state.COUNTS, np.float64))
+        return [*found, Learned("_target_sums", ("outputs", 4), state.COUNTS, np.float64)]
+
+    @classmethod
+    def _learned_moments(cls, place):
+        """Return the moments that an optimizer keeps of factors, for the place of its dict."""
+        axes = "features", None
+        return [Learned((*place, name), axes, OPTIMIZER) for name in FACTOR_STATES]
+
     @property
     def _weight_names(self):
         return tuple([entry.path for entry in self._learned_weights()])
@@ -279,8 +285,10 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             )
         return loss
 
-    def _loss_score(self, target, scores, weight):
-        """Return the negative mean loss of validation rows."""
+    def _validation_score(self, target, scores, weight):
+        """Return the score of validation rows; all but ``weight`` have shape (n_outputs, n)."""
+        if self._loss.code == self._scored_loss:
+            return self._usual_score(target, scores, weight)
         mean = mean_loss(self._loss, self._of_classes, scores, target, weight)
         return -self._loss_scale * mean
 
@@ -418,7 +426,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             optimizer = checked_optimizer(self, survey.spread)
             sums = survey.targets.finish(reset)
             if reset:
-                self.n_features_in_ = survey.n_features
+                self.n_features_in_ = len(survey.counts)
                 self._seed = validation.draw_seed(self.random_state)
                 self._take_fields(stream, reset)
                 self._check_size(len(sums))
@@ -477,7 +485,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
                 optimizer = checked_optimizer(self)
                 if reset:
                     counts = rows.count_tokens()
-                    self._init_model(rows, counts, optimizer)
+                    self._draw_model(rows.target_sums(self), counts, optimizer)
                     self.token_counts_ = np.zeros_like(counts)
                 else:
                     self._take_fields(X, reset)
@@ -520,7 +528,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         optimizer = checked_optimizer(self, rows.spread)
         self.token_counts_ = rows.count_tokens()
         if reset:
-            self._init_model(rows, self.token_counts_, optimizer)
+            self._draw_model(rows.target_sums(self), self.token_counts_, optimizer)
         else:
             self._prepare_to_continue(optimizer)
         return self._trainer(self, optimizer, rows)
@@ -679,19 +687,20 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         n_folds = 10 if n_rows < _TEN_FOLDS_BELOW and rarest >= 20 else 5
         return n_folds, 1 / n_folds
 
-    def _init_model(self, rows, counts, optimizer):
-        """Draw a new model, whose intercepts start at the best constant scores of the rows."""
-        self._draw_model(rows.target_sums(self), counts, optimizer)
-
     def _draw_model(self, target_sums, counts, optimizer):
-        """Draw a new model; see ``RunningBaseScore`` for ``target_sums``."""
+        """Draw a new model, whose intercepts start at the best constant scores.
+
+        See ``RunningBaseScore`` for ``target_sums``.
+        """
         n_outputs = len(target_sums)
         initializer = self._checked_initializer()
         generator = np.random.default_rng(self._seed)
-        states = self._init_factors(n_outputs, initializer, generator, counts, optimizer)
+        self._init_factors(n_outputs, initializer, generator, counts)
         intercept = target_sums[:, 2] if self.fit_intercept else np.zeros(n_outputs)
         self.intercept_ = intercept.astype(np.float32)
         self._target_sums = target_sums
+        shapes = self._state_shapes(optimizer)
+        states = (optimizer.init_state(len(counts), 0, counts, shapes) for _ in range(n_outputs))
         # A dict of arrays, which skops and joblib can store without knowing our classes.
         self._optimizer_state = [dict(state._asdict()) for state in states]
         self._optimizer_name = type(optimizer).__name__
@@ -793,22 +802,6 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
             n_outputs * self.n_features_in_ * width,
             f"{width - 1} factors and a weight for each of {self.n_features_in_} features",
             "Hash X into fewer columns, or take fewer factors.",
-        )
-
-    def _begin_fit(self, optimizer, total_weight):
-        """Return the FMFit of a trainer, for rows of some weight in all."""
-        loss, states = self._loss, self._optimizer_states()
-        return FMFit(
-            seed=self._seed,
-            loss=loss,
-            counts=self.token_counts_,
-            n_steps=self._n_steps,
-            weights=self._outputs(),
-            states=states,
-            ranked=self._ranked_training(),
-            dense=self._dense_training(total_weight),
-            formulas=loss.replacements(self._of_classes) | optimizer.replacements(),
-            score=self._validation_score,
         )
 
     def _optimizer_states(self):

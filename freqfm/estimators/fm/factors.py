@@ -1,8 +1,9 @@
 """The factors of plain and rank-aware machines: one table, or a table for each rank."""
 
 import copy
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+import math
+from dataclasses import dataclass, field
+from functools import cache
 from numbers import Integral
 
 import numpy as np
@@ -14,13 +15,10 @@ from freqfm._machine import aligned_empty, aligned_zeros
 from freqfm._messages import shown
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.backends.base import RankedTables, RankedTraining
-from freqfm.estimators.fm.base import BaseFM, learned_in_training, squeeze_outputs
+from freqfm.estimators.fm.base import FACTOR_STATES, BaseFM, squeeze_outputs
 from freqfm.estimators.fm.explanations import PairTerm
-from freqfm.estimators.state import OPTIMIZER, SUMS, Learned
+from freqfm.estimators.state import OPTIMIZER, Learned
 from freqfm.estimators.training import check_unchanged
-
-# The tables of an optimizer's state that belong to the factors.
-FACTOR_STATES = ("factors_first", "factors_second")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -41,11 +39,6 @@ class PlainFactors(BaseFM):
         start = PlainFactors._start_factors
         return [Learned("factors_", (*outputs, "features", *cls._axes), start=start)]
 
-    @classmethod
-    @cache
-    def _learned_in_training(cls, n_outputs):
-        return learned_in_training(n_outputs, _learned_moments)
-
     def _start_factors(self, rows, n_before):
         """Write the vectors of tokens that occur for the first time; see ``Learned``."""
         generator = np.random.default_rng([self._seed, n_before])
@@ -56,21 +49,16 @@ class PlainFactors(BaseFM):
     def _begin_part(self, part, tokens):
         """Give a part of the model what its arrays of some tokens depend on, see ``ModelPart``."""
 
-    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
-        """Set the factors of all outputs; return their optimizer states."""
+    def _init_factors(self, n_outputs, initializer, generator, counts):
+        """Set the factors of all outputs."""
         factors = aligned_zeros((n_outputs, *self._factors_shape()))
         for table in factors.reshape(n_outputs, self.n_features_in_, -1):
             table[:] = initializer.table(table.shape, generator, counts)
         self.factors_ = squeeze_outputs(factors)
-        return [self._new_state(optimizer, counts) for _ in range(n_outputs)]
 
     def _factors_shape(self):
         """Return the shape of the factors of an output, by the parameters."""
         return self.n_features_in_, int(self.n_components)
-
-    def _new_state(self, optimizer, counts):
-        """Return the state of an output's optimizer before the first batch."""
-        return optimizer.init_state(self.n_features_in_, self.factors_.shape[-1], counts)
 
     def _refuse_growth(self, n_features):
         """Raise if the model cannot get more features."""
@@ -86,7 +74,7 @@ class PlainFactors(BaseFM):
 
     def _fewest_factors(self):
         """Return the smallest number of factors of a feature, according to the parameters."""
-        return int(self.n_components)
+        return math.prod(self._factors_shape()[1:])
 
     def _pair_terms(self, features):
         """Return the interactions of some features: for every output a list of ``PairTerm``.
@@ -105,13 +93,6 @@ class PlainFactors(BaseFM):
         """Return the FMWeights of every output, as views of the model's arrays."""
         factors = as_kernel_input(self.factors_).reshape(-1, *self.factors_.shape[-2:])
         return self._outputs_with(factors)
-
-
-def _learned_moments(place):
-    """Return what an optimizer keeps of factors, for the place of its dict."""
-    moments = [Learned((*place, name), ("features", None), OPTIMIZER) for name in FACTOR_STATES]
-    counters = Learned((*place, "per_vector"), ("features", "fields"), OPTIMIZER, merge=SUMS)
-    return [*moments, counters]
 
 
 def assign_levels(assignment, ranks, counts):
@@ -189,16 +170,26 @@ class Layout:
             rows = np.empty(len(levels), dtype=np.int32)
             rows[np.argsort(-levels, kind="stable")] = np.arange(len(levels))
         self.rows = as_kernel_array(rows, np.int32)
-        ends = np.cumsum(self.n_rows * self.widths)
-        self.starts = ends - self.n_rows * self.widths
-        self.n_weights = int(ends[-1])
+        self.n_weights = int(self.n_rows @ self.widths)
+        self.starts, _ = self.places(self.n_weights)
 
-    def tables(self, weights):
-        """Return the tables in ``weights``, whose last axis is all of them, as views."""
-        shape = weights.shape[:-1]
+    def places(self, size):
+        """Return where the tables begin in an array of some size, and how wide they are.
+
+        They are as wide as the vectors or, in an optimizer's state, 1 or 0.
+        """
+        widths = self.widths if size == self.n_weights else np.full_like(self.widths, size > 0)
+        sizes = self.n_rows * widths
+        return np.cumsum(sizes) - sizes, widths
+
+    def tables(self, numbers):
+        """Return the tables in an array as views: of weights, on its last axis, or of a state."""
+        if numbers.shape[-1] != self.n_weights:
+            numbers = numbers.reshape(-1)  # of a single rank, the state is a table
+        shape = numbers.shape[:-1]
         return [
-            weights[..., start : start + n * width].reshape(*shape, n, width)
-            for start, n, width in zip(self.starts, self.n_rows, self.widths, strict=True)
+            numbers[..., start : start + n * width].reshape(*shape, n, width)
+            for n, start, width in zip(self.n_rows, *self.places(numbers.shape[-1]), strict=True)
         ]
 
     def ranked_tables(self, weights):
@@ -218,38 +209,18 @@ class Layout:
             ]
         )
 
-    def init_state(self, optimizer, counts):
-        """Return the optimizer's state before the first batch, that of the tables in 1-D arrays."""
-        if len(self.widths) == 1:
-            return optimizer.init_state(len(counts), int(self.widths[0]), counts)
-        state, shapes = optimizer.init_state(len(counts), 1, counts), self.state_shapes(optimizer)
-        return state._replace(
-            factors_first=np.zeros(shapes["factors_first"], dtype=np.float32),
-            factors_second=np.zeros(shapes["factors_second"], dtype=np.float32),
-        )
-
     def state_shapes(self, optimizer):
-        """Return the shapes of the optimizer's state by name, see ``init_state``."""
+        """Return the shapes of the optimizer's state by name; that of tables is in 1-D arrays."""
         if len(self.widths) == 1:
             return optimizer.state_shapes(len(self.levels), int(self.widths[0]))
-        _, (first, second) = self.lay_out(self._state_widths(optimizer))
-        shapes = optimizer.state_shapes(len(self.levels), 1)
-        return {**shapes, "factors_first": (int(first),), "factors_second": (int(second),)}
+        sizes = self.n_rows @ [optimizer.state_widths(int(d)) for d in self.widths]
+        of_tables = {name: (int(n),) for name, n in zip(FACTOR_STATES, sizes, strict=True)}
+        return {**optimizer.state_shapes(len(self.levels), 1), **of_tables}
 
-    def state_layout(self, optimizer):
+    def state_layout(self, state):
         """Return where the state of each table begins and how wide it is, (n_ranks, 4), int64."""
-        return self.lay_out(self._state_widths(optimizer))[0]
-
-    def lay_out(self, widths):
-        """Return the layout of states of given widths, see ``state_layout``, and total sizes."""
-        sizes = widths * self.n_rows[:, None]
-        ends = np.cumsum(sizes, axis=0)
-        starts = ends - sizes
-        layout = np.column_stack([starts[:, 0], widths[:, 0], starts[:, 1], widths[:, 1]])
-        return layout, ends[-1]
-
-    def _state_widths(self, optimizer):
-        return np.array([optimizer.state_widths(int(d)) for d in self.widths], dtype=np.int64)
+        columns = [column for name in FACTOR_STATES for column in self.places(state[name].size)]
+        return as_kernel_array(np.column_stack(columns), np.int64)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -277,7 +248,7 @@ class RankedFactors(BaseFM):
         """Vectors, a table for each rank, as views of the model's weights."""
         if not hasattr(self, "_factors"):
             raise AttributeError(f"{type(self).__name__} has no factors_ before fit")
-        return self._layout().tables(self._factors)
+        return self._tables(self._factors)
 
     def up_to_rank(self, rank):
         """Return the model without its vectors of ranks above ``rank``.
@@ -308,28 +279,26 @@ class RankedFactors(BaseFM):
         model.feature_ranks_ = np.minimum(self.feature_ranks_, rank)
         model.ranks = tuple(model.ranks_.tolist())
         model.rank_assignment = model.feature_ranks_
-        layout = model._layout()
+        layout, n_ranks = model._layout(), len(model.ranks_)
         model._factors = self._factors[..., : layout.n_weights].copy()
         model.n_parameters_ = len(self.intercept_) * (layout.n_weights + len(layout.levels))
-        model._state_layout = self._state_layout[: len(model.ranks_)]
-        starts, widths = model._state_layout[-1, ::2], model._state_layout[-1, 1::2]
-        sizes = starts + widths * layout.n_rows[-1]
         for state in model._optimizer_state:
-            for name, size in zip(FACTOR_STATES, sizes, strict=True):
-                state[name] = state[name][:size].copy()
-        if len(model.ranks_) == 1:
-            model._become_plain(widths)
+            for name in FACTOR_STATES:
+                tables = self._tables(state[name])[:n_ranks]
+                state[name] = np.concatenate([table.ravel() for table in tables])
+        if n_ranks == 1:
+            model._become_plain()
         model._count_state_bytes()
         return model
 
-    def _become_plain(self, state_widths):
+    def _become_plain(self):
         """Put the vectors of the only rank left, and their state, in the order of the features."""
         rows, n_features = self.factor_rows_, len(self.feature_ranks_)
         tables = self._factors.reshape(len(self.intercept_), n_features, -1)[:, rows]
         self._factors = squeeze_outputs(tables.reshape(len(tables), -1))
         for state in self._optimizer_state:
-            for name, width in zip(FACTOR_STATES, state_widths, strict=True):
-                state[name] = state[name].reshape(n_features, width)[rows]
+            for name in FACTOR_STATES:
+                state[name] = state[name].reshape(n_features, -1)[rows]
         self.factor_rows_ = np.arange(n_features, dtype=np.int32)
 
     def _begin_part(self, part, tokens):
@@ -337,43 +306,28 @@ class RankedFactors(BaseFM):
         layout = Layout(self.ranks_, part._levels(), self._prefix)
         part.factor_rows_ = layout.rows
         part._factors = aligned_empty((*self._factors.shape[:-1], layout.n_weights))
-        part._state_layout, sizes = layout.lay_out(self._state_layout[:, 1::2])
         part._optimizer_state = [dict(state) for state in self._optimizer_state]
+        sizes = {0: 0, self._layout().n_weights: layout.n_weights}
         for state in part._optimizer_state:
-            for name, size in zip(FACTOR_STATES, sizes.tolist(), strict=True):
+            for name in FACTOR_STATES:
                 # Of a single rank, the state is a table.
-                shape = min(len(tokens), len(state[name])), state[name].shape[-1]
-                state[name] = aligned_empty(shape if state[name].ndim == 2 else size)
+                known, size = state[name], sizes.get(state[name].size, int(layout.n_rows.sum()))
+                table = min(len(tokens), len(known)), known.shape[-1]
+                state[name] = aligned_empty(table if known.ndim == 2 else size)
 
     @classmethod
     @cache
     def _learned_factors(cls, outputs):
-        tables = {"tables": cls._weight_tables, "row_of": "factor_rows_"}
+        tables = {"tables": cls._tables, "row_of": "factor_rows_"}
         return [Learned("_factors", (*outputs, "weights of ranks"), **tables)]
 
     @classmethod
-    @cache
-    def _learned_in_training(cls, n_outputs):
-        def of_factors(place):
-            *moments, counters = _learned_moments(place)
-            options = {"axes": (None,), "row_of": "factor_rows_"}
-            tables = [partial(cls._state_tables, k) for k in range(len(moments))]
-            pairs = zip(moments, tables, strict=True)
-            return [*(replace(m, tables=t, **options) for m, t in pairs), counters]
+    def _learned_moments(cls, place):
+        tables = {"tables": cls._tables, "row_of": "factor_rows_"}
+        return [Learned((*place, name), (None,), OPTIMIZER, **tables) for name in FACTOR_STATES]
 
-        return learned_in_training(n_outputs, of_factors)
-
-    def _weight_tables(self, weights):
-        return self._layout().tables(weights)
-
-    @staticmethod
-    def _state_tables(k, model, numbers):
-        """Return the tables of all ranks in an array of the optimizer's state, as views."""
-        numbers, layout = numbers.reshape(-1), model._state_layout[:, 2 * k : 2 * k + 2]
-        return [
-            numbers[start : start + n * width].reshape(n, width)
-            for n, (start, width) in zip(model._layout().n_rows, layout, strict=True)
-        ]
+    def _tables(self, numbers):
+        return self._layout().tables(numbers)
 
     def _levels(self, features=slice(None)):
         return np.searchsorted(self.ranks_, self.feature_ranks_[features]).astype(np.int32)
@@ -383,7 +337,7 @@ class RankedFactors(BaseFM):
         names = "ranks_", "feature_ranks_", "factor_rows_", "_prefix"
         return LearnedArrays(self).once(names, self._checked_layout)
 
-    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
+    def _init_factors(self, n_outputs, initializer, generator, counts):
         self.ranks_ = ranks = self._checked_ranks()
         self._prefix = self.rank_sharing == "truncate"
         levels = assign_levels(self.rank_assignment, ranks, self._checked_counts(counts))
@@ -393,9 +347,7 @@ class RankedFactors(BaseFM):
         self._factors = squeeze_outputs(
             np.stack([layout.draw(initializer, generator, counts) for _ in range(n_outputs)])
         )
-        self._state_layout = layout.state_layout(optimizer)
         self.n_parameters_ = n_outputs * (layout.n_weights + len(counts))
-        return [layout.init_state(optimizer, counts) for _ in range(n_outputs)]
 
     def _checked_ranks(self):
         """Return ``ranks`` as an array."""
@@ -462,10 +414,6 @@ class RankedFactors(BaseFM):
     def _check_state(self, optimizer):
         super()._check_state(optimizer)
         self._check_rows(slice(None))
-        expected = self._layout().state_layout(optimizer)
-        LearnedArrays(self).array("_state_layout", expected.shape, "iu")
-        if not np.array_equal(self._state_layout, expected):
-            LearnedArrays(self).require(False, "_state_layout", "does not fit ranks_")
 
     def _check_same_shape(self):
         prefix = self.rank_sharing == "truncate"
@@ -519,5 +467,5 @@ class RankedFactors(BaseFM):
         return RankedTraining(
             follow_loss=self.form == "reference",
             dependent_weight=float(self.dependent_weight),
-            state_layout=as_kernel_array(self._state_layout, np.int64),
+            state_layout=self._layout().state_layout(self._optimizer_state[0]),
         )

@@ -17,14 +17,15 @@ from freqfm._input.validation import LearnedArrays, as_kernel_input, check_memor
 from freqfm._machine import aligned_zeros
 from freqfm._sklearn import Interval
 from freqfm.backends.base import DenseTraining, FieldVectors, FieldWeights, Tower, layers_of
+from freqfm.estimators.fm.base import FACTOR_STATES
 from freqfm.estimators.fm.explanations import PairTerm
-from freqfm.estimators.fm.factors import FACTOR_STATES, PlainFactors
+from freqfm.estimators.fm.factors import PlainFactors
 from freqfm.estimators.fm.fields import resolve_fields
 from freqfm.estimators.state import MEANS, OPTIMIZER, WEIGHTS, Learned
 from freqfm.estimators.training import check_same_class
 from freqfm.formulas import codes
 from freqfm.formulas.steps import layer_replacements
-from freqfm.optimizers import OPTIMIZERS, Optimizer, OptimizerState
+from freqfm.optimizers import OPTIMIZERS, Optimizer
 
 # Without ``fields`` every column is a field, and a row takes time for each pair of them.
 _MOST_COLUMNS = 256
@@ -217,6 +218,9 @@ class FactorsWithDense(PlainFactors):
     _dense_optimizer: ClassVar[str]
     _dense_alpha: ClassVar[str]
 
+    def _dense_of(self, weights):
+        """Return the dense part of the FMWeights of an output, given its dense weights."""
+
     def _penalized(self):
         """Return 1 for each dense weight that the penalty is for, and 0 for others; float32."""
         return np.ones(self._dense.shape[1], dtype=np.float32)
@@ -285,6 +289,13 @@ class FactorsWithDense(PlainFactors):
         first, second = self._checked_dense_optimizer().state_widths(n_weights)
         return {"first": (n_outputs, first), "second": (n_outputs, second)}
 
+    def _outputs(self):
+        outputs = super()._outputs()
+        if not self._has_dense:
+            return outputs
+        pairs = zip(outputs, as_kernel_input(self._dense), strict=True)
+        return [output._replace(dense=self._dense_of(weights)) for output, weights in pairs]
+
     def _dense_training(self, total_weight):
         if not self._has_dense:
             return None
@@ -329,12 +340,6 @@ class FieldAwareFactors(FactorsByField):
     def _factors_shape(self):
         return self.n_features_in_, count_fields(self.fields_), int(self.n_components)
 
-    def _new_state(self, optimizer, counts):
-        shapes = self._state_shapes(optimizer)
-        arrays = {name: aligned_zeros(shape) for name, shape in shapes.items()}
-        of_features = super()._new_state(optimizer, counts)
-        return OptimizerState(**{**arrays, "per_row": of_features.per_row})
-
     def _grow_fields(self, n_before):
         """Give each feature vectors for new fields, drawn as those of a new model."""
         n_fields, (*outputs, _, n_known, d) = count_fields(self.fields_), self.factors_.shape
@@ -363,9 +368,6 @@ class FieldAwareFactors(FactorsByField):
             shapes[name] = n, n_fields * width
         counted = optimizer.rate_code == codes.RATE_COUNTED
         return {**shapes, "per_vector": (n_features, n_fields) if counted else (0, 0)}
-
-    def _fewest_factors(self):
-        return int(self.n_components) * count_fields(self.fields_)
 
     def _pair_terms(self, features):
         fields = self.fields_[features]
@@ -413,11 +415,10 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
         weights[:, rows, columns] = weights[:, columns, rows] = 1 + self._dense
         return weights[0] if len(weights) == 1 else weights
 
-    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
-        states = super()._init_factors(n_outputs, initializer, generator, counts, optimizer)
+    def _init_factors(self, n_outputs, initializer, generator, counts):
+        super()._init_factors(n_outputs, initializer, generator, counts)
         self._n_fields = n_fields = count_fields(self.fields_)
         self._init_dense(n_outputs, _pairs(n_fields), f"{n_fields} fields", "Take fewer fields.")
-        return states
 
     def _grow_fields(self, n_before):
         n_known, n_fields = self._n_fields, count_fields(self.fields_)
@@ -439,12 +440,8 @@ class FieldWeightedFactors(FactorsByField, FactorsWithDense):
             found.append(terms)
         return found
 
-    def _outputs(self):
-        fields, n_fields = as_kernel_input(self.fields_, np.int32), self._n_fields
-        dense = [FieldWeights(output, fields, n_fields) for output in as_kernel_input(self._dense)]
-        return [
-            output._replace(dense=d) for output, d in zip(super()._outputs(), dense, strict=True)
-        ]
+    def _dense_of(self, weights):
+        return FieldWeights(weights, as_kernel_input(self.fields_, np.int32), self._n_fields)
 
     def _check_shapes(self, learned, sizes):
         super()._check_shapes(learned, sizes)
@@ -505,8 +502,8 @@ class FactorsWithTower(FactorsWithDense):
         n_fields = 1 if fields is None else count_fields(fields)
         return np.array([n_fields * int(self.n_components), *hidden], dtype=np.int64)
 
-    def _init_factors(self, n_outputs, initializer, generator, counts, optimizer):
-        states = super()._init_factors(n_outputs, initializer, generator, counts, optimizer)
+    def _init_factors(self, n_outputs, initializer, generator, counts):
+        super()._init_factors(n_outputs, initializer, generator, counts)
         self._layer_widths = self._widths(self.fields_)
         n_weights = _count_weights(self._layer_widths)
         advice = "Take smaller hidden_layer_sizes, or fewer fields."
@@ -514,7 +511,6 @@ class FactorsWithTower(FactorsWithDense):
         if self._has_dense:
             for weights in self._dense:
                 _draw_layers(self._layer_widths, weights, generator, self._layer_scale)
-        return states
 
     def _grow_fields(self, n_before):
         before, widths = self._layer_widths, self._widths(self.fields_)
@@ -530,19 +526,11 @@ class FactorsWithTower(FactorsWithDense):
             places = np.concatenate([layer.ravel() for layer in (known, *others)])
             self._grow_dense(places, weights)
 
-    def _outputs(self):
-        outputs, fields = super()._outputs(), self.fields_
-        if not self._has_dense:
-            return outputs
-        n_fields = 0 if fields is None else int(self._layer_widths[0]) // self.factors_.shape[-1]
+    def _dense_of(self, weights):
+        fields, widths = self.fields_, as_kernel_input(self._layer_widths, np.int64)
+        n_fields = 0 if fields is None else int(widths[0]) // self.factors_.shape[-1]
         fields = _NO_FIELDS if fields is None else as_kernel_input(fields, np.int32)
-        widths = as_kernel_input(self._layer_widths, np.int64)
-        pairs = self._keeps_pairs
-        towers = [
-            Tower(output, widths, fields, n_fields, pairs)
-            for output in as_kernel_input(self._dense)
-        ]
-        return [output._replace(dense=tower) for output, tower in zip(outputs, towers, strict=True)]
+        return Tower(weights, widths, fields, n_fields, self._keeps_pairs)
 
     def _pair_terms(self, features):
         if self._keeps_pairs or not self._has_dense:

@@ -162,19 +162,19 @@ class StreamSurvey(NamedTuple):
     n_chunks: int
     weight: float  #: of all rows
     spread: float  #: of weights, see ``spread_of``
-    n_features: int  #: of the widest chunk
-    counts: np.ndarray  #: (n_features,), float64, weight of the rows that hold each feature
+    #: (n_features,), float64, weight of the rows that hold each feature of the widest chunk
+    counts: np.ndarray
     targets: object  #: a collector of targets
 
     def counts_for(self, n_features):
         """Return the counts of a model that has so many features."""
-        if self.n_features > n_features:
+        if len(self.counts) > n_features:
             raise ValueError(
-                f"X is a stream of {self.n_features} features, but the model to continue has "
+                f"X is a stream of {len(self.counts)} features, but the model to continue has "
                 f"{n_features}; hash new tokens into the known features, or fit a new model with "
                 f"warm_start=False."
             )
-        return np.append(self.counts, np.zeros(n_features - self.n_features))
+        return np.append(self.counts, np.zeros(n_features - len(self.counts)))
 
     def hashed(self):
         """Return arrays that differ between streams, for checkpoints."""
@@ -269,7 +269,7 @@ def survey_stream(model, stream):
             "again: a function that returns a new iterator every time, not an iterator."
         )
     spread = n_rows * squares / total**2
-    return StreamSurvey(n_read, n_rows, n_chunks, total, spread, len(counts), counts, targets)
+    return StreamSurvey(n_read, n_rows, n_chunks, total, spread, counts, targets)
 
 
 def _weights_of(weight, X):

@@ -150,10 +150,8 @@ class ClassTargets(ClassifierMixin):
         numbers = np.searchsorted(self.classes_, y)
         return balanced_weights(np.bincount(numbers, weight, len(self.classes_)))
 
-    def _validation_score(self, target, scores, weight):
-        """Return the score of validation rows; all but ``weight`` have shape (n_outputs, n)."""
-        if self._loss.code != self._scored_loss:
-            return self._loss_score(target, scores, weight)
+    def _usual_score(self, target, scores, weight):
+        """Return the score of validation rows by the log loss; see ``_validation_score``."""
         scores = scores.astype(np.float64)
         if len(scores) == 1:
             loss = np.logaddexp(0.0, scores[0]) - target[0] * scores[0]
@@ -330,9 +328,7 @@ class RealTargets(RegressorMixin):
     def _class_weights(self, y, weight, partial):
         return None
 
-    def _validation_score(self, target, scores, weight):
-        if self._loss.code != self._scored_loss:
-            return self._loss_score(target, scores, weight)
+    def _usual_score(self, target, scores, weight):
         target = target[0].astype(np.float64)
         loss = np.average((target - scores[0]) ** 2, weights=weight)
         variance = np.average((target - np.average(target, weights=weight)) ** 2, weights=weight)

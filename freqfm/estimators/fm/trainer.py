@@ -1,7 +1,6 @@
 """The training task of factorization machines: a model and some rows of X."""
 
 import copy
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +9,10 @@ from scipy import sparse
 from freqfm import backends
 from freqfm._input.rows import CarriesFields, take_rows
 from freqfm._input.validation import count_columns, count_threads
-from freqfm.backends.base import DenseTraining, FMObjective, FMProblem, RankedTraining, Snapshot
+from freqfm.backends.base import FMObjective, FMProblem, Snapshot
 from freqfm.callbacks._storage import digest
 from freqfm.estimators.fm.targets import base_score, spread_of
 from freqfm.estimators.training import TrainingTask
-from freqfm.losses import Loss
 
 # From this many rows on, an epoch shuffles blocks of 2^4 rows instead of rows. The rows of a block
 # share cache lines, which saves a quarter of the time on short rows. Rows are assigned to blocks at
@@ -46,11 +44,6 @@ class TrainingRows(NamedTuple):
         return self.X.shape[0] if self.trained is None else len(self.trained)
 
     @property
-    def n_outputs(self):
-        """The number of outputs: targets of each row."""
-        return len(self.target)
-
-    @property
     def spread(self):
         """Of the weights of the rows that are trained on, see ``spread_of``."""
         return spread_of(self.of_trained(self.weight))
@@ -61,7 +54,7 @@ class TrainingRows(NamedTuple):
 
     def target_sums(self, model):
         """Return the sums of each output's targets, see ``RunningBaseScore``."""
-        weight, sums = self.of_trained(self.weight), np.zeros((self.n_outputs, 4))
+        weight, sums = self.of_trained(self.weight), np.zeros((len(self.target), 4))
         for target, of_output in zip(self.target, sums, strict=True):
             target = self.of_trained(target)
             score = base_score(model._loss, model._of_classes, target, weight)
@@ -187,24 +180,6 @@ def _arrays(rows):
     return [*matrix, rows.target, rows.weight, rows.trained, held_out]
 
 
-class FMFit(NamedTuple):
-    """The arrays of a fit, which the model hands to its trainer once, see ``BaseFM._begin_fit``.
-
-    The trainer owns it until the fit ends. Arrays are those of the model, updated in place.
-    """
-
-    seed: int
-    loss: Loss
-    counts: np.ndarray  #: (n_features,), float64, weight of the rows that hold each feature
-    n_steps: np.ndarray  #: (1,), int64, steps made so far
-    weights: list  #: of FMWeights, one for each output
-    states: list  #: of OptimizerState, one for each output
-    ranked: RankedTraining | None
-    dense: DenseTraining | None
-    formulas: dict  #: custom formulas of the loss and the optimizer
-    score: Callable  #: of targets, scores and weights of validation rows
-
-
 class ModelTask(TrainingTask):
     """Base class of the tasks that train factorization machines, see ``TrainingTask``."""
 
@@ -238,7 +213,7 @@ class FMTrainer(ModelTask):
     """
 
     def __init__(self, model, optimizer, rows, total_weight=None, mean_weight=None):
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer, loss = model, optimizer, model._loss
         self._held_out = rows.held_out
         self._weight_sum = rows.of_trained(rows.weight).sum()
         self._total_weight = self._weight_sum if total_weight is None else total_weight
@@ -249,11 +224,10 @@ class FMTrainer(ModelTask):
         n_rows = self._total_weight / mean_weight
         if n_rows < _MANY_BATCHES * int(model.batch_size):
             batch_size = -(-rows.n_trained // self._n_batches)
-        self._fit = fit = model._begin_fit(optimizer, self._total_weight)
         block_bits = _BLOCK_BITS if model.shuffle and rows.n_trained >= _BLOCKED_FROM else 0
         order = rows.trained
         if block_bits:
-            order = np.random.default_rng(fit.seed).permutation(rows.numbers())
+            order = np.random.default_rng(model._seed).permutation(rows.numbers())
         problem = FMProblem(
             X=rows.X,
             target=rows.target,
@@ -262,15 +236,15 @@ class FMTrainer(ModelTask):
             n_blocks=(rows.n_trained >> block_bits) if model.shuffle else 0,
             block_bits=block_bits,
             batch_size=batch_size,
-            seed=fit.seed,
-            objective=self._objective(rows, float(mean_weight)),
+            seed=model._seed,
+            objective=self._objective(rows, loss.code, float(mean_weight)),
             # Penalties are part of the objective, so there is no weight decay.
             rule=optimizer.update_rule(),
-            ranked=fit.ranked,
-            dense=fit.dense,
-            weights=fit.weights,
-            states=fit.states,
-            formulas=fit.formulas,
+            ranked=model._ranked_training(),
+            dense=model._dense_training(self._total_weight),
+            weights=model._outputs(),
+            states=model._optimizer_states(),
+            formulas=loss.replacements(model._of_classes) | optimizer.replacements(),
         )
         n_threads = count_threads(model.n_jobs)
         self._backend, self._trainer = backends.start(
@@ -287,14 +261,14 @@ class FMTrainer(ModelTask):
             if self._for_scorer is None:
                 self.of_constant = score_of_constant(model, target, weight)
 
-    def _objective(self, rows, mean_weight):
+    def _objective(self, rows, loss_code, mean_weight):
         model, shares = self.model, np.ones(rows.X.shape[1], dtype=np.float32)
         if model.alpha_per == "token":
             # A token in no row has no gradient, so any number works.
-            counts = np.where(self._fit.counts > 0, self._fit.counts, 1.0)
+            counts = np.where(model.token_counts_ > 0, model.token_counts_, 1.0)
             np.divide(1.0, counts, out=shares, casting="same_kind")
         return FMObjective(
-            loss_code=self._fit.loss.code,
+            loss_code=loss_code,
             alpha_linear=model.alpha_linear_,
             alpha_factors=model.alpha_factors_,
             fit_intercept=bool(model.fit_intercept),
@@ -306,9 +280,8 @@ class FMTrainer(ModelTask):
 
     def run_epoch(self, epoch):
         """Train every output on every row once; return the mean loss, summed over outputs."""
-        n_steps = self._fit.n_steps
-        total = self._trainer.run_epoch(epoch, int(n_steps[0]), self.share)
-        n_steps += self._n_batches
+        total = self._trainer.run_epoch(epoch, int(self.model._n_steps[0]), self.share)
+        self.model._n_steps += self._n_batches
         return total / self._weight_sum
 
     def validation_score(self):
@@ -319,7 +292,7 @@ class FMTrainer(ModelTask):
         X, target, weight = self._held_out
         scores = self._trainer.scores(X)
         rows = "X_val, or the part of X that early stopping sets aside,"
-        return checked_score(rows, self._fit.score, target, scores, weight)
+        return checked_score(rows, self.model._validation_score, target, scores, weight)
 
     def gain_of_interactions(self):
         """Return how much the score of validation rows exceeds that of linear weights alone."""
@@ -329,7 +302,7 @@ class FMTrainer(ModelTask):
         coef = model.coef_.reshape(len(model.intercept_), -1)
         linear = model.intercept_[:, np.newaxis] + (X @ coef.T).T
         of_all, of_linear = (
-            self._fit.score(target, s, weight) for s in (model._score_rows(X), linear)
+            model._validation_score(target, s, weight) for s in (model._score_rows(X), linear)
         )
         return of_all - of_linear
 
