@@ -63,14 +63,16 @@ def checked_names(model, names):
     return names
 
 
-def group_columns(model, fields):
+def group_columns(model, fields, feature_names=None):
     """Return the group of each feature, from 0 on, and the names of the groups.
 
     Parameters
     ----------
     model : BaseFM
-    fields : transformer or array-like of shape (n_features,)
-        As in ``ExplanationMixin.explain``.
+    fields : transformer or array-like of shape (n_features,), or None
+        As in ``ExplanationMixin.explain``. Without them each feature is a group.
+    feature_names : array-like of shape (n_features,), default=None
+        The names of the groups if ``fields`` is None.
 
     Raises
     ------
@@ -78,6 +80,8 @@ def group_columns(model, fields):
         If they are not the fields of the model's features.
     """
     n_features, steps = model.n_features_in_, None
+    if fields is None:
+        return np.arange(n_features), checked_names(model, feature_names)
     if hasattr(fields, "fit"):  # a column of pandas has transform
         steps, fields = _followed(fields, model)
     labels = checked_labels(
@@ -510,7 +514,6 @@ class Entries(NamedTuple):
     rows: np.ndarray
     columns: np.ndarray
     values: np.ndarray
-    keys: np.ndarray  #: row times number of columns plus column
 
     @classmethod
     def of(cls, X, support=()):
@@ -522,7 +525,11 @@ class Entries(NamedTuple):
             keys = np.union1d(stored, np.arange(n_rows)[:, None] * n_columns + support)
         values = np.zeros(len(keys))
         values[np.searchsorted(keys, stored)] = X.data
-        return cls(*np.divmod(keys, max(1, n_columns)), values, keys)
+        return cls(*np.divmod(keys, max(1, n_columns)), values)
+
+    def by_group(self, groups, n_groups):
+        """Return the rows times ``n_groups`` plus the groups that occur, and the place of each."""
+        return np.unique(self.rows * n_groups + groups[self.columns], return_inverse=True)
 
 
 class Explainer:
@@ -576,7 +583,6 @@ class Explainer:
             yield part.shape[0], *self._explain(part)
 
     def _explain(self, X):
-        n_features = X.shape[1]
         features = np.union1d(X.indices, self._support)
         support = np.searchsorted(features, self._support)
         X = sparse.csr_array(X[:, features])
@@ -585,7 +591,7 @@ class Explainer:
         means[support] = self._means
         mean_row = sparse.csr_array(means[None])
         everywhere = Entries.of(mean_row, np.arange(len(features)))
-        found = np.empty((len(self._outputs), len(entries.keys)))
+        found = np.empty((len(self._outputs), len(entries.values)))
         terms = self._model._pair_terms(features)
         for k, (output, of_output) in enumerate(zip(self._outputs, terms, strict=True)):
             products[support] = self._products[k]
@@ -595,9 +601,7 @@ class Explainer:
             found[k] = (x - means[i]) * slopes + (x * mean_pulls[i] - products[i]) / 2
             if isinstance(output.dense, Tower):
                 add_tower(output, features, X, self._background[:, features], entries, found[k])
-        columns = features[entries.columns]
-        keys = entries.rows * n_features + columns
-        return Entries(entries.rows, columns, entries.values, keys), found
+        return entries._replace(columns=features[entries.columns]), found
 
 
 def chunks(X, n_more=0):
@@ -614,7 +618,7 @@ def chunks(X, n_more=0):
 def pull(terms, X, entries):
     """Return (W x)_i for some entries i of rows x of a CSR matrix."""
     n_columns = X.shape[1]
-    found, of_itself = np.zeros(len(entries.keys)), np.zeros(n_columns)
+    found, of_itself = np.zeros(len(entries.values)), np.zeros(n_columns)
     for term in terms:
         sums = X[:, term.columns] @ term.right
         left = np.full(n_columns, -1)
@@ -682,9 +686,7 @@ def _pull_between(terms, X, entries, groups):
     """Return (W x)_i like ``pull``, without the pairs inside a group."""
     n_groups = 1 + int(groups.max(initial=0))
     # Each row is divided into one for each of its groups.
-    numbers, rows = np.unique(
-        entries.rows * n_groups + groups[entries.columns], return_inverse=True
-    )
+    numbers, rows = entries.by_group(groups, n_groups)
     shape = len(numbers), X.shape[1]
     divided = sparse.csr_array((entries.values, (rows, entries.columns)), shape=shape)
     divided.sort_indices()
@@ -696,9 +698,7 @@ def mean_magnitudes(explainer, X, groups, n_groups):
     """Return the mean absolute sum of contributions of each group, (n_outputs, n_groups)."""
     found = np.zeros((explainer.n_outputs, n_groups))
     for _, entries, values in explainer.chunks(X):
-        keys, place = np.unique(
-            entries.rows * n_groups + groups[entries.columns], return_inverse=True
-        )
+        keys, place = entries.by_group(groups, n_groups)
         for of_output, data in zip(found, values, strict=True):
             sums = np.abs(np.bincount(place, data, len(keys)))
             of_output += np.bincount(keys % n_groups, sums, n_groups)
@@ -892,11 +892,12 @@ class ExplanationMixin:
         check_flag("as_frame", as_frame)
         index = getattr(X, "index", None) if is_frame(X) else None
         X, explainer = self._explainer(X, background)
-        if fields is None:
-            names, found = checked_names(self, feature_names), _by_column(explainer, X)
-        else:
-            groups, names = group_columns(self, fields)
-            found = list(_by_group(explainer, X, groups, len(names)))
+        groups, names = group_columns(self, fields, feature_names)
+        found = (
+            _by_column(explainer, X)
+            if fields is None
+            else list(_by_group(explainer, X, groups, len(names)))
+        )
         base = explainer.base_values()
         if as_frame:
             found = _as_frame(found, names, index, getattr(self, "classes_", None))
@@ -958,11 +959,7 @@ class ExplanationMixin:
         ['a', 'b', 'c']
         """
         X, explainer = self._explainer(X, X if background is None else background)
-        if fields is None:
-            names = checked_names(self, feature_names)
-            groups = np.arange(len(names))
-        else:
-            groups, names = group_columns(self, fields)
+        groups, names = group_columns(self, fields, feature_names)
         found = mean_magnitudes(explainer, X, groups, len(names))
         return Bunch(importances=found[0] if len(found) == 1 else found.T, names=names)
 
