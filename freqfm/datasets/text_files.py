@@ -88,21 +88,6 @@ def read_lines(path):
             ) from error
 
 
-def parsed(path, lines, parse):
-    """Yield the number of each line, and the result of a function of its text.
-
-    Errors of the function name the file and the line.
-
-    Bytes that are not UTF-8 are kept in a readable form.
-    """
-    for number, line in lines:
-        try:
-            row = parse(line.decode("utf-8", "backslashreplace").rstrip("\r\n"))
-        except ValueError as error:
-            raise at_line(path, number, error) from None
-        yield number, row
-
-
 def at_line(path, number, problem):
     """Return the error for a problem in a line."""
     return ValueError(f"{path}, line {number}: {problem}")
@@ -630,23 +615,19 @@ def read_rows(path):
     """
     lines, parts = read_lines(path), [np.zeros(0, _ROW)]
     while some := list(islice(lines, _AT_ONCE)):
-        rows = _lists_at_once(some)
-        if rows is None:
-            found = ((n, *row) for n, entries in parsed(path, some, _list) for row in entries)
-            rows = np.fromiter(found, _ROW)
-        parts.append(rows)
+        parts.append(_rows_of(path, some))
     return np.concatenate(parts)
 
 
-def _lists_at_once(lines):
-    """Return the rows of lines of a user and items; None if one may be wrong."""
+def _rows_of(path, lines):
+    """Return the rows of lines of a user and items."""
     text = b"".join(line for _, line in lines)
-    if text.translate(None, b"0123456789 \t\r\n"):
-        return None
-    ids = np.array(text.split(), dtype="S11")
-    if (np.char.str_len(ids) > 9).any():
-        return None
-    ids = ids.astype(np.int32)
+    fields = text.split()
+    if text.translate(None, b"0123456789 \t\r\n") or max(map(len, fields), default=0) > 9:
+        for number, line in lines:
+            _check_line(path, number, line)
+        fields = [field.lstrip(b"0") or b"0" for field in fields]
+    ids = np.array(fields, dtype="S10").astype(np.int32)
     counts = np.array([len(line.split()) for _, line in lines])
     begins = (np.cumsum(counts) - counts)[counts > 0]
     # For each id a row, without those of users, except if they have no items.
@@ -658,36 +639,23 @@ def _lists_at_once(lines):
     return np.delete(rows, dropped)
 
 
-def _list(text):
-    """Return a list of the user and an item for each item of a line.
-
-    Only the white space of ASCII separates them.
-    """
+def _check_line(path, number, line):
+    """Raise unless a line holds ids, which only the white space of ASCII separates."""
+    text = line.decode("utf-8", "backslashreplace").rstrip("\r\n")
     if re.fullmatch(r"[\d \t\r\n]*", text, re.ASCII) is None:
-        found = next((token for token in text.split() if not _is_id(token)), text)
-        raise ValueError(f"found {shown(found[:40])}; {_LIST_ADVICE}")
-    user, *items = text.split() or [None]
-    if user is None:
-        return []
-    user = _id("user", user)
-    return [(user, _id("item", item)) for item in items] or [(user, -1)]
-
-
-def _is_id(field):
-    return field.isascii() and field.isdigit()
-
-
-def _id(role, field):
-    """Return an id as an integer."""
-    # Python refuses to parse thousands of digits.
-    digits = field.lstrip("0") or "0"
-    if len(digits) > 10 or int(digits) > MAX_ID:
-        raise ValueError(
-            f"{role} {digits[:40]} is more than {MAX_ID}, the largest id that int32 indices can "
-            f"hold; number the {role}s from 0 on, or fit an InteractionRecommender on a table, "
-            f"which takes ids of any kind."
-        )
-    return int(digits)
+        wrong = (one for one in text.split() if not (one.isascii() and one.isdigit()))
+        raise at_line(path, number, f"found {shown(next(wrong, text)[:40])}; {_LIST_ADVICE}")
+    for place, field in enumerate(text.split()):
+        # Python refuses to parse thousands of digits.
+        role, digits = "item" if place else "user", field.lstrip("0") or "0"
+        if len(digits) > 10 or int(digits) > MAX_ID:
+            raise at_line(
+                path,
+                number,
+                f"{role} {digits[:40]} is more than {MAX_ID}, the largest id that int32 indices "
+                f"can hold; number the {role}s from 0 on, or fit an InteractionRecommender on a "
+                f"table, which takes ids of any kind.",
+            )
 
 
 # Ids may leave this many rows or columns empty, or this many per interaction. Beyond that, they are

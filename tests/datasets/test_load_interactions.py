@@ -230,14 +230,22 @@ def test_lines_read_at_once_are_those_read_one_by_one(data):
         path.write_text(text, encoding="utf-8", newline="")
         patch.setattr(text_files, "_AT_ONCE", 3)
         at_once = rows(path)
-        patch.setattr(text_files, "_lists_at_once", lambda lines: None)
+        patch.setattr(text_files, "_AT_ONCE", 1)
         assert rows(path) == at_once
+    if not isinstance(at_once, str):
+        split = [(number, line.split()) for number, line in enumerate(text.split("\n"), 1)]
+        filled = [
+            (number, *map(int, fields[:1]), fields[1:] or ["-1"])
+            for number, fields in split
+            if fields
+        ]
+        assert at_once == [(n, user, int(item)) for n, user, items in filled for item in items]
 
 
 def test_usual_files_are_not_read_line_by_line(tmp_path, monkeypatch):
     (tmp_path / "file.txt").write_text("0 1 2\n3\n\n4 5\n" * 9, newline="")
     expected = load_interactions(tmp_path / "file.txt")
-    monkeypatch.setattr(text_files, "_list", None)
+    monkeypatch.setattr(text_files, "_check_line", None)
     X = load_interactions(tmp_path / "file.txt")
     assert X.nnz and (expected != X).nnz == 0
 
