@@ -254,7 +254,7 @@ def open_csr(path, mmap=True, verify=False):
             if not isinstance(header, dict) or header.get("format") != _FORMAT:
                 break
             try:
-                return _open(Path(path, _checked(header)["rows"]), header, mmap, verify)
+                return _open(Path(path), header, mmap, verify)
             except OSError:
                 # Another process may have replaced the rows meanwhile.
                 if header == before:
@@ -278,17 +278,13 @@ def _header(folder):
     return json.loads((folder / _HEADER).read_text())
 
 
-def _checked(header):
-    """Return a header; raise if it is damaged."""
+def _open(path, header, mmap, verify):
+    """Return the results of ``open_csr`` for a folder, given its header; raise if it is damaged."""
     given = {key: value for key, value in header.items() if key != "checksum"}
     if _checksum(given) != header["checksum"] or not _ROWS.fullmatch(header["rows"]):
         raise ValueError(f"its {_HEADER} is damaged")
-    return header
-
-
-def _open(folder, header, mmap, verify):
-    """Return the results of ``open_csr`` for a subfolder."""
-    kept = header["arrays"]
+    folder, kept = path / header["rows"], header["arrays"]
+    _check_lengths(header)
     arrays = {name: _read(folder, name, known, mmap) for name, known in kept.items()}
     shape = (
         len(arrays["indptr"]) - 1,
@@ -327,9 +323,6 @@ def _bunch(arrays, shape, read_indices):
     if len(X.indices) != X.indptr[-1]:
         raise ValueError(f"{X.indptr[-1]} entries in the rows, but {len(X.indices)} in the files")
     others = {name: arrays.get(name) for name in ("target", "sample_weight")}
-    for name, values in others.items():
-        if values is not None and len(values) != shape[0]:
-            raise ValueError(f"{name} has {len(values)} values for {shape[0]} rows")
     return Bunch(data=with_one_index_type(X), **others)
 
 
