@@ -24,18 +24,8 @@ from sklearn.base import BaseEstimator
 from freqfm._messages import cut, shown
 from freqfm._sklearn import CALLBACK_ATTRIBUTES
 
-# Modules that classes may be loaded from.
-_MODULES = (
-    "freqfm",
-    "freqfm.auxiliary",
-    "freqfm.backbones",
-    "freqfm.dask",
-    "freqfm.initializers",
-    "freqfm.losses",
-    "freqfm.optimizers",
-    "freqfm.samplers",
-    "freqfm.temperatures",
-)
+# Modules whose public classes may be loaded.
+_MODULE = re.compile(r"freqfm(\.[a-z]\w*)?", re.ASCII)
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
@@ -233,7 +223,7 @@ def _encode(value, arrays, name):
 def _encode_object(value, arrays, name):
     module, class_name = ".".join(type(value).__module__.split(".")[:2]), type(value).__name__
     for candidate in (module, "freqfm"):
-        if candidate in _MODULES and _class(candidate, class_name) is type(value):
+        if _class(candidate, class_name) is type(value):
             break
     else:
         raise TypeError(
@@ -254,8 +244,8 @@ def _encode_object(value, arrays, name):
 
 def _class(module, name):
     """Return a public class of the package, or None."""
-    module = importlib.import_module(module)
-    found = getattr(module, name, None) if name in module.__all__ else None
+    module = importlib.import_module(module) if _MODULE.fullmatch(module) else None
+    found = getattr(module, name) if name in getattr(module, "__all__", ()) else None
     return found if isinstance(found, type) and issubclass(found, BaseEstimator) else None
 
 
@@ -299,7 +289,7 @@ def _decode(value, arrays):
 
 def _decode_object(value, arrays):
     module, name = value["class"]
-    found = _class(module, name) if module in _MODULES else None
+    found = _class(module, name)
     if found is None:
         raise ValueError(f"unknown class {module}.{name}")
     made = found(**_decode(value["params"], arrays))
