@@ -12,7 +12,13 @@ from freqfm._input.validation import check_flag, check_fraction, check_integer, 
 
 
 class _InteractionSplitter(BaseCrossValidator):
-    """Shared parts of the splitters: reading X, and turning masks of test rows into indices."""
+    """Shared parts of the splitters: reading X, and turning masks of test rows into indices.
+
+    Each has ``_masks``, which yields the training rows and the test rows as masks.
+    """
+
+    n_splits = 1
+    _fewest_splits = 1
 
     def split(self, X, y=None, groups=None):
         """Generate indices of training and test interactions.
@@ -36,9 +42,19 @@ class _InteractionSplitter(BaseCrossValidator):
         for train, test in self._masks(InteractionTable(X)):
             yield np.flatnonzero(train), np.flatnonzero(test)
 
-    def _masks(self, table):
-        """Yield (training rows, test rows) as masks."""
-        raise NotImplementedError
+    def get_n_splits(self, X=None, y=None, groups=None):
+        """Return the number of splits.
+
+        Parameters
+        ----------
+        X, y, groups : object
+            Ignored.
+
+        Returns
+        -------
+        n_splits : int
+        """
+        return check_integer("n_splits", self.n_splits, self._fewest_splits)
 
     def _codes(self, table, **roles):
         """Return codes of users and items, and the positions of further columns."""
@@ -108,26 +124,14 @@ class WarmStartKFold(_InteractionSplitter):
     [('ann', 'jam'), ('bob', 'tea')]
     """
 
+    _fewest_splits = 2
+
     def __init__(self, n_splits=5, *, shuffle=True, random_state=None, user="auto", item="auto"):
         self.n_splits = n_splits
         self.shuffle = shuffle
         self.random_state = random_state
         self.user = user
         self.item = item
-
-    def get_n_splits(self, X=None, y=None, groups=None):
-        """Return the number of folds.
-
-        Parameters
-        ----------
-        X, y, groups : object
-            Ignored.
-
-        Returns
-        -------
-        n_splits : int
-        """
-        return check_integer("n_splits", self.n_splits, 2)
 
     def _masks(self, table):
         shuffle = check_flag("shuffle", self.shuffle)
@@ -242,20 +246,6 @@ class LeaveLastOut(_InteractionSplitter):
     item: str | int = "auto"
     verbose: int = 0
 
-    def get_n_splits(self, X=None, y=None, groups=None):
-        """Return 1.
-
-        Parameters
-        ----------
-        X, y, groups : object
-            Ignored.
-
-        Returns
-        -------
-        n_splits : int
-        """
-        return 1
-
     def _masks(self, table):
         n = check_integer("n", self.n, 1)
         drop_repeated = check_flag("drop_repeated", self.drop_repeated)
@@ -344,20 +334,6 @@ class GlobalTimeSplit(_InteractionSplitter):
     user: str | int = "auto"
     item: str | int = "auto"
     verbose: int = 0
-
-    def get_n_splits(self, X=None, y=None, groups=None):
-        """Return the number of splits.
-
-        Parameters
-        ----------
-        X, y, groups : object
-            Ignored.
-
-        Returns
-        -------
-        n_splits : int
-        """
-        return check_integer("n_splits", self.n_splits, 1)
 
     def shares(self):
         """Return the shares of the interactions before each point in time, and at the end 1."""
