@@ -109,6 +109,37 @@ def column_sums(X, of=np.asarray, before=None):
     return sums
 
 
+def count_columns(X, weight=None, rows=None):
+    """Return how many rows of a canonical matrix hold each column, or the weight of these rows.
+
+    Works in chunks: NumPy would convert all indices to 64 bits at once.
+
+    Parameters
+    ----------
+    X : csr_array
+    weight : ndarray of shape (n_rows,), default=None
+        Weights of all rows of ``X``; None gives every row weight one.
+    rows : ndarray of int, default=None
+        The rows to count, in the order in which weights are added up; all if None.
+    """
+    if weight is None:
+        return column_sums(X, np.ones_like).astype(np.int64)
+    counts = np.zeros(X.shape[1])
+    n_rows = X.shape[0] if rows is None else len(rows)
+    step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
+    for chunk in slices(n_rows, step):
+        if rows is None:
+            indptr = X.indptr[chunk.start : chunk.stop + 1]
+            indices = X.indices[indptr[0] : indptr[-1]]
+        else:
+            chunk = rows[chunk]
+            part = take_rows(X, chunk)
+            indptr, indices = part.indptr, part.indices
+        # In the order of the entries, for chunks of any size.
+        np.add.at(counts, indices, np.repeat(weight[chunk], np.diff(indptr)))
+    return counts
+
+
 def entries_of(X):
     """Yield slices of some entries of a CSR matrix each, and their values, rows and columns.
 

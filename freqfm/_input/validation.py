@@ -12,13 +12,16 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import validate_data
 
 from freqfm._input.ids import check_present, natural
-from freqfm._input.rows import CarriesFields, csr_of, slices, take_rows, with_one_index_type
+from freqfm._input.rows import (
+    CarriesFields,
+    column_sums,
+    count_columns,
+    csr_of,
+    with_one_index_type,
+)
 from freqfm._machine import available_threads, cores
 from freqfm._messages import cut, shown, warn_once, warn_user
 from freqfm._sklearn import InvalidParameterError, check_sample_weight
-
-# Entries of a large matrix that are processed at a time.
-_ENTRIES = 1 << 20
 
 # Files of Linux with the memory limit of a container: control groups, versions 2 and 1.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -507,47 +510,6 @@ def kernel_csr(data, indices, indptr, shape):
     )
 
 
-def sum_columns(X):
-    """Return the sums of the columns of a canonical matrix, float64; works in chunks, in order."""
-    sums = np.zeros(X.shape[1])
-    for part in slices(X.nnz, _ENTRIES):
-        np.add.at(sums, X.indices[part], X.data[part])
-    return sums
-
-
-def count_columns(X, weight=None, rows=None):
-    """Return how many rows of a canonical matrix hold each column, or the weight of these rows.
-
-    Works in chunks: NumPy would convert all indices to 64 bits at once.
-
-    Parameters
-    ----------
-    X : csr_array
-    weight : ndarray of shape (n_rows,), default=None
-        Weights of all rows of ``X``; None gives every row weight one.
-    rows : ndarray of int, default=None
-        The rows to count, in the order in which weights are added up; all if None.
-    """
-    counts = np.zeros(X.shape[1], dtype=np.int64 if weight is None else np.float64)
-    if weight is None:
-        for part in slices(X.nnz, _ENTRIES):
-            np.add.at(counts, X.indices[part], 1)
-        return counts
-    n_rows = X.shape[0] if rows is None else len(rows)
-    step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
-    for chunk in slices(n_rows, step):
-        if rows is None:
-            indptr = X.indptr[chunk.start : chunk.stop + 1]
-            indices = X.indices[indptr[0] : indptr[-1]]
-        else:
-            chunk = rows[chunk]
-            part = take_rows(X, chunk)
-            indptr, indices = part.indptr, part.indices
-        # In the order of the entries, for chunks of any size.
-        np.add.at(counts, indices, np.repeat(weight[chunk], np.diff(indptr)))
-    return counts
-
-
 def as_kernel_array(array, dtype=np.float32):
     """Return an array as kernels expect it: contiguous and writable; copied if it is not.
 
@@ -654,9 +616,7 @@ def warn_of_large_values(estimator, X):
     """Warn of columns whose values are far beyond 1, which factorization machines learn badly."""
     if not X.nnz or max(X.data.max(), -X.data.min()) <= _LARGE:
         return
-    squares = np.zeros(X.shape[1])
-    for chunk in slices(X.nnz, _ENTRIES):
-        np.add.at(squares, X.indices[chunk], np.square(X.data[chunk], dtype=np.float64))
+    squares = column_sums(X, lambda values: np.square(values, dtype=np.float64))
     means = squares / np.maximum(count_columns(X), 1)
     large = np.flatnonzero(means > _LARGE**2)
     if len(large):

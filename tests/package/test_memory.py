@@ -137,7 +137,6 @@ def test_memory_is_that_of_the_container(limit, expected, tmp_path, monkeypatch)
 @pytest.fixture
 def parts(monkeypatch):
     """Let large matrices be looked at in parts of some entries."""
-    monkeypatch.setattr(validation, "_ENTRIES", 7)
     monkeypatch.setattr(_rows, "_ENTRIES", 7)
 
 
@@ -255,8 +254,7 @@ def test_partial_fit_keeps_no_copy_beside_the_model_before(model):
     [(a, b, False) for a in (False, True) for b in (False, True)] + [(True, True, True)],
 )
 def test_machines_use_the_documented_memory(early_stopping, weighted, chosen, monkeypatch):
-    for module in (validation, _rows):
-        monkeypatch.setattr(module, "_ENTRIES", 1 << 10)
+    monkeypatch.setattr(_rows, "_ENTRIES", 1 << 10)
     n, n_tokens, length, batch_size = 40_000, 1_000, 10, 16
     rng = np.random.default_rng(0)
     indices = rng.integers(n_tokens // length, size=(n, length), dtype=np.int32)
@@ -291,7 +289,7 @@ def test_large_values_are_looked_for_in_parts(monkeypatch):
     model = FMClassifier()
     with pytest.warns(UserWarning, match="1 column.s. .* column 7 with a root mean") as at_once:
         validation.warn_of_large_values(model, X)
-    monkeypatch.setattr(validation, "_ENTRIES", 1 << 10)
+    monkeypatch.setattr(_rows, "_ENTRIES", 1 << 10)
     with pytest.warns(UserWarning) as in_parts:
         assert peak_of(lambda: validation.warn_of_large_values(model, X)) < 4 * X.nnz + 5e4
     assert str(in_parts[0].message) == str(at_once[0].message)

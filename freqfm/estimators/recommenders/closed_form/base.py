@@ -9,8 +9,8 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from freqfm._components import validate_params
-from freqfm._input.rows import slices, with_one_index_type
-from freqfm._input.validation import canonical_csr, count_threads, sum_columns
+from freqfm._input.rows import column_sums, slices, with_one_index_type
+from freqfm._input.validation import canonical_csr, count_threads
 from freqfm._machine import single_threaded_blas
 from freqfm._signals import release_signals
 from freqfm.estimators.progress import announce, announced_parts
@@ -300,7 +300,7 @@ class PopularityRecommender(ClosedFormRecommender):
     """
 
     def _learn(self, X):
-        self.item_factors_ = (sum_columns(X) / X.shape[0]).astype(np.float32)[:, None]
+        self.item_factors_ = (column_sums(X) / X.shape[0]).astype(np.float32)[:, None]
 
     def _fold_in_rows(self, X):
         return np.ones((X.shape[0], 1), dtype=np.float32)

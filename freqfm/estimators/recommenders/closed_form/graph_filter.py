@@ -13,8 +13,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.extmath import randomized_svd
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
-from freqfm._input.rows import entries_of, slices, with_one_index_type, with_values
-from freqfm._input.validation import check_memory, draw_seed, sum_columns
+from freqfm._input.rows import column_sums, entries_of, slices, with_one_index_type, with_values
+from freqfm._input.validation import check_memory, draw_seed
 from freqfm._machine import single_threaded_blas
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.progress import announce
@@ -201,7 +201,7 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
     random_state: object = None
 
     def _item_weights(self, X):
-        sums = sum_columns(X)
+        sums = column_sums(X)
         return filtered(self, X, sums, self._decomposed(X, sums))
 
     def _decomposed(self, X, sums):
