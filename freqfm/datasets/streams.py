@@ -109,17 +109,6 @@ def _existing_paths(path):
     return paths
 
 
-def libfm_parts(path, zero_based, n_rows):
-    """Return a list of functions that read the files of the format of libFM, block by block."""
-    if not isinstance(zero_based, bool):
-        raise ValueError(
-            f"zero_based={shown(zero_based)} must be True or False: a stream cannot look at all "
-            f"column numbers first."
-        )
-
-    return [partial(read_blocks, one, zero_based, n_rows) for one in _existing_paths(path)]
-
-
 def as_strings(X, names):
     """Return rows of fields as lists of "name=value", which FeatureHasher takes.
 
@@ -320,8 +309,13 @@ class RowStream:
         -------
         stream : RowStream
         """
-        parts = libfm_parts(path, zero_based, _chunk_size(options))
-        return cls(parts, **options)
+        if not isinstance(zero_based, bool):
+            raise ValueError(
+                f"zero_based={shown(zero_based)} must be True or False: a stream cannot look at "
+                f"all column numbers first."
+            )
+        paths, size = _existing_paths(path), _chunk_size(options)
+        return cls([partial(read_blocks, one, zero_based, size) for one in paths], **options)
 
     @classmethod
     def from_csr(
