@@ -205,11 +205,6 @@ class Phase(NamedTuple):
     #: score of that epoch, if it rises.
     n_settling: int = 0
 
-    @property
-    def n_full(self):
-        """The largest number of epochs at full rates."""
-        return self.n_epochs if self.score_name else self.n_epochs - self.n_settling
-
 
 class TrainingTask(ContextGroup):
     """A task that the epoch loop trains, see :class:`EpochLoop`; a context manager.
@@ -408,7 +403,9 @@ class EpochLoop:
         return self._n_settled >= 0 and self.phase.score_name is not None
 
     def _has_used_all(self):
-        return self.epoch >= self.first_epoch + self.phase.n_full
+        """Return whether no epoch at full rates is left."""
+        n_settling = 0 if self.phase.score_name else self.phase.n_settling
+        return self.epoch >= self.first_epoch + self.phase.n_epochs - n_settling
 
     def warn(self):
         """Warn if the last epoch was still better, or the training loss has risen."""
