@@ -35,14 +35,14 @@ class UpdateRule(NamedTuple):
     step_code: int
     rate_code: int
     count_code: int
-    catch_up: int  #: how a row catches up on batches that did not touch it
-    decay_code: int
-    lazy: bool  #: whether rows absent from a batch stay unchanged
-    decoupled: bool  #: whether the decay is a factor of the row, as in AdamW
-    average: bool  #: whether a step uses the mean of a batch's gradients, or their sum
-    decay: float  #: weight decay of a row that a batch touches
-    idle_decay: float  #: and of one that it does not
-    hyper: np.ndarray  #: (N_HYPER,), float64
+    catch_up: int = codes.CATCH_UP_NONE  #: how a row catches up on batches that did not touch it
+    decay_code: int = codes.DECAY_NONE
+    lazy: bool = True  #: whether rows absent from a batch stay unchanged
+    decoupled: bool = False  #: whether the decay is a factor of the row, as in AdamW
+    average: bool = True  #: whether a step uses the mean of a batch's gradients, or their sum
+    decay: float = 0.0  #: weight decay of a row that a batch touches
+    idle_decay: float = 0.0  #: and of one that it does not
+    hyper: np.ndarray = np.ones(codes.N_HYPER)  #: float64; these are of rates that are not used
 
 
 # Factorization machines.
@@ -206,19 +206,7 @@ class FMProblem(NamedTuple):
 #: A rule that moves no row: the gradient of each row, summed over the batch, is stored as its first
 #: state, and how often the batch holds the row is added to its counter. With it the training
 #: kernels compute gradients by vectors that a backbone returns.
-STORE = UpdateRule(
-    step_code=codes.STEP_STORE,
-    rate_code=codes.RATE_COUNTED,
-    count_code=codes.COUNT_SAMPLES,
-    catch_up=codes.CATCH_UP_NONE,
-    decay_code=codes.DECAY_NONE,
-    lazy=True,
-    decoupled=False,
-    average=True,
-    decay=0.0,
-    idle_decay=0.0,
-    hyper=np.ones(codes.N_HYPER),  # of rates that are not used
-)
+STORE = UpdateRule(codes.STEP_STORE, codes.RATE_COUNTED, codes.COUNT_SAMPLES)
 
 
 class TrainedTable(NamedTuple):

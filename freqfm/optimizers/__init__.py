@@ -237,13 +237,8 @@ class Optimizer(Component):
             step_code=self.step_code,
             rate_code=self.rate_code,
             count_code=self.count_code,
-            catch_up=codes.CATCH_UP_NONE,
-            decay_code=codes.DECAY_NONE,
             lazy=bool(self.value_of("lazy")),
-            decoupled=False,
             average=bool(self.average),
-            decay=0.0,
-            idle_decay=0.0,
             hyper=self.hyper(),
         )
 
