@@ -11,16 +11,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._input import frames
-from freqfm._input.ids import (
-    are_times,
-    as_floats,
-    as_ids,
-    check_present,
-    natural,
-    time_ranks,
-    unique_codes,
-)
+from freqfm._input import frames, ids
 from freqfm._messages import cut, shorten, shown, warn_once
 
 # Default positions of the columns in tables without names.
@@ -287,7 +278,7 @@ class InteractionTable:
         if self.names is not None or n_columns < 2 or not guessed:
             return
         some = slice(None, None, max(1, n_rows >> 12))
-        entries = as_floats(np.array([self.column(place)[some] for place in (0, 1)]))
+        entries = ids.as_floats(np.array([self.column(place)[some] for place in (0, 1)]))
         if entries is None:
             return
         n_empty = np.count_nonzero((np.isnan(entries) | (entries == 0)).all(axis=0))
@@ -311,8 +302,8 @@ class InteractionTable:
 
     def _has_times(self, place):
         """Return whether most numbers of a column are in the range of times."""
-        numbers = as_floats(self.column(place))
-        return numbers is not None and 2 * np.count_nonzero(are_times(numbers)) > len(numbers)
+        numbers = ids.as_floats(self.column(place))
+        return numbers is not None and 2 * np.count_nonzero(ids.are_times(numbers)) > len(numbers)
 
     def take(self, rows):
         """Return some rows, as a table of the type that was given."""
@@ -324,7 +315,7 @@ class InteractionTable:
 
     def ids(self, role, place):
         """Return a column of ids; see :func:`as_ids`."""
-        return as_ids(self.column(place), f"X's column of {role}s")
+        return ids.as_ids(self.column(place), f"X's column of {role}s")
 
     def distinct_ids(self, role, place):
         """Return ids of a column, and which of them each row has.
@@ -337,14 +328,14 @@ class InteractionTable:
                 column = column.cast(column.type.value_type)
             with contextlib.suppress(NotImplementedError):  # lists, for which there is an error
                 column = column.dictionary_encode().unify_dictionaries().combine_chunks()
-                ids = as_ids(frames.to_numpy(column.dictionary), f"X's column of {role}s")
-                return ids, column.indices.to_numpy()
+                known = ids.as_ids(frames.to_numpy(column.dictionary), f"X's column of {role}s")
+                return known, column.indices.to_numpy()
         return self.ids(role, place), slice(None)
 
     def codes(self, places):
         """Return, for users and for items, the distinct ids and the codes of the rows."""
         return [
-            unique_codes(self.ids(role, places[role]), f"X's column of {role}s")
+            ids.unique_codes(self.ids(role, places[role]), f"X's column of {role}s")
             for role in ("user", "item")
         ]
 
@@ -366,7 +357,7 @@ class InteractionTable:
                 f"{name} must hold numbers ({cut(error)}); pass {role}= the right column, or "
                 f"{role}=None to ignore it."
             ) from None
-        check_present(numbers, name)
+        ids.check_present(numbers, name)
         return numbers
 
     def ranks(self, place):
@@ -380,13 +371,13 @@ class InteractionTable:
         name = "X's column of times"
         column = self._native(place)
         times = frames.times_of(column)
-        values = natural(times if isinstance(times, np.ndarray) else frames.to_numpy(times))
-        check_present(values, name)
+        values = ids.natural(times if isinstance(times, np.ndarray) else frames.to_numpy(times))
+        ids.check_present(values, name)
         if getattr(frames.dtype_of(column), "ordered", False) and hasattr(column, "cat"):
             return column.cat.codes.to_numpy()
         if type(frames.dtype_of(column)).__name__ == "Enum":
             return column.to_physical().to_numpy()
-        return time_ranks(values, name)
+        return ids.time_ranks(values, name)
 
 
 def refuse_lazy(X, name):

@@ -7,16 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from freqfm._input import ids
 from freqfm._input.frames import is_frame, is_lazy, only_numbered, open_frame, role_of
-from freqfm._input.ids import (
-    are_times,
-    as_floats,
-    as_ids,
-    as_list,
-    find_codes,
-    is_missing,
-    unique_codes,
-)
 from freqfm._input.validation import as_array, check_finite, checked_csr
 from freqfm._messages import shorten, shown, warn_once
 
@@ -47,7 +39,7 @@ class _Column(NamedTuple):
         """Return the properties of a column of two rows or more."""
         values = np.asarray(values)
         is_text = isinstance(values[0], (str, bytes))
-        numbers = as_floats(values)
+        numbers = ids.as_floats(values)
         if numbers is None:
             return cls(is_text=is_text)
         is_whole = numbers.min() >= 0 and numbers.max() < np.inf
@@ -57,7 +49,7 @@ class _Column(NamedTuple):
             is_whole and numbers.max() > _MANY,
             is_whole and _are_row_numbers(numbers),
             is_text,
-            2 * np.count_nonzero(are_times(numbers)) > len(numbers),
+            2 * np.count_nonzero(ids.are_times(numbers)) > len(numbers),
         )
 
 
@@ -265,10 +257,10 @@ def history_shares(history, n_users, n_items, item_ids=None):
             lists = [lists]
         if not all(map(is_list, lists)):
             raise TypeError("history must be a matrix, or a list of the items of each user.")
-        lists = [list(as_list(one)) for one in lists]
+        lists = [list(ids.as_list(one)) for one in lists]
         if n_items > 2 and all(len(one) == n_items for one in lists):
             _refuse_weights("history", lists)
-        items = as_ids([item for one in lists for item in one], "history")
+        items = ids.as_ids([item for one in lists for item in one], "history")
         codes = codes_of("history", items, n_items, item_ids)
         rows = np.repeat(np.arange(len(lists)), [len(one) for one in lists])
         pairs = rows[codes >= 0], codes[codes >= 0]
@@ -313,7 +305,7 @@ def codes_of(name, items, n_items, item_ids=None):
                 f"{n_items - 1}], and -1 stands for a missing one."
             )
         return items.astype(np.int64)
-    known = as_ids(item_ids, "item_ids")
+    known = ids.as_ids(item_ids, "item_ids")
     if len(known) != n_items:
         raise ValueError(
             f"item_ids holds {len(known)} ids, but the table of items has {n_items} rows; give the "
@@ -322,10 +314,10 @@ def codes_of(name, items, n_items, item_ids=None):
     order = np.argsort(known, kind="stable")
     if (known[order][1:] == known[order][:-1]).any():
         raise ValueError("item_ids holds an id twice; give one row for each item.")
-    there = np.array([not is_missing(one) for one in items.tolist()], dtype=bool)
-    codes, ids = np.full(len(items), -1), as_ids(items[there], name)
-    codes[there] = find_codes(known, order, ids, name)
-    strange = ids[codes[there] < 0]
+    there = np.array([not ids.is_missing(one) for one in items.tolist()], dtype=bool)
+    codes, asked = np.full(len(items), -1), ids.as_ids(items[there], name)
+    codes[there] = ids.find_codes(known, order, asked, name)
+    strange = asked[codes[there] < 0]
     if len(strange):
         raise ValueError(
             f"{name} holds {shorten(list(dict.fromkeys(strange.tolist())), 5)}, which item_ids "
@@ -356,7 +348,7 @@ def _is_table(values):
 
 def _as_rows(values):
     """Return the elements of a list, a vector or a column as a list; a single value is one."""
-    values = as_list(values)
+    values = ids.as_list(values)
     values = np.asarray(values) if hasattr(values, "__array__") else values
     return list(values) if is_list(values) else [values]
 
@@ -366,7 +358,7 @@ def _as_numbers(array):
     if array.dtype.kind == "O":
         types = set(map(type, array.ravel().tolist()))
         if all(issubclass(one, (Number, np.bool_)) for one in types):
-            numbers = as_floats(array)
+            numbers = ids.as_floats(array)
             return array if numbers is None else numbers
     return array
 
@@ -394,11 +386,11 @@ def _refuse_weights(name, rows):
 def _shares_of_labels(rows, name):
     """Return the shares of labels in items, of which each has one or a list."""
     lists = [list(row) if is_list(row) else [row] for row in rows]
-    lists = [[one for one in row if not is_missing(one)] for row in lists]
-    labels = as_ids([one for row in lists for one in row], name)
+    lists = [[one for one in row if not ids.is_missing(one)] for row in lists]
+    labels = ids.as_ids([one for row in lists for one in row], name)
     if not len(labels):
         raise ValueError(f"{name} holds no label; give one for some items at least.")
-    names, codes = unique_codes(labels, name)
+    names, codes = ids.unique_codes(labels, name)
     items = np.repeat(np.arange(len(lists)), [len(row) for row in lists])
     shape = len(lists), len(names)
     return _divided_by_sums(name, sparse.csr_array((np.ones(len(items)), (items, codes)), shape))

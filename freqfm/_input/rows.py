@@ -40,6 +40,19 @@ def with_one_index_type(X):
     return sparse.csr_array((X.data, indices, indptr), shape=X.shape)
 
 
+def is_canonical(X):
+    """Return whether rows are sorted without duplicates, and no zero is stored."""
+    n_stored = X.indptr[-1]
+    if np.count_nonzero(X.data[:n_stored]) < n_stored:
+        return False
+    # A new matrix: flags of the given one may be stale.
+    if X.indices.dtype == X.indptr.dtype:
+        X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape)
+    else:
+        X = with_one_index_type(X)
+    return X.has_canonical_format
+
+
 def for_users(values):
     """Return a CSR matrix as users may get it, see ``with_one_index_type``; others unchanged."""
     return with_one_index_type(values) if sparse.issparse(values) else values

@@ -12,13 +12,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import validate_data
 
 from freqfm._input.ids import check_present, natural
-from freqfm._input.rows import (
-    CarriesFields,
-    column_sums,
-    count_columns,
-    csr_of,
-    with_one_index_type,
-)
+from freqfm._input.rows import CarriesFields, column_sums, count_columns, csr_of, is_canonical
 from freqfm._machine import available_threads, cores
 from freqfm._messages import cut, shown, warn_once, warn_user
 from freqfm._sklearn import InvalidParameterError, check_sample_weight
@@ -538,19 +532,6 @@ class _ClaimedWritable:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
-def is_canonical(X):
-    """Return whether rows are sorted without duplicates, and no zero is stored."""
-    n_stored = X.indptr[-1]
-    if np.count_nonzero(X.data[:n_stored]) < n_stored:
-        return False
-    # A new matrix: flags of the given one may be stale.
-    if X.indices.dtype == X.indptr.dtype:
-        X = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape)
-    else:
-        X = with_one_index_type(X)
-    return X.has_canonical_format
-
-
 def validate_weights(sample_weight, X):
     """Return one float64 weight per row of ``X``; all are 1 if None is given.
 
@@ -656,7 +637,7 @@ def check_count(name, value):
     return int(value)
 
 
-def check_integer(name, number, least):
+def check_integer(name, number, least=None):
     """Return an integer as an int.
 
     Raises
@@ -668,9 +649,10 @@ def check_integer(name, number, least):
         If it is less than ``least``.
     """
     is_integer = isinstance(number, Integral) and not isinstance(number, (bool, np.bool_))
-    if not is_integer or number < least:
+    if not is_integer or (least is not None and number < least):
         error = ValueError if is_integer else InvalidParameterError
-        raise error(f"{name}={shown(number)} must be an integer of at least {least}.")
+        bound = "" if least is None else f" of at least {least}"
+        raise error(f"{name}={shown(number)} must be an integer{bound}.")
     return int(number)
 
 
@@ -697,13 +679,6 @@ def check_fraction(name, fraction):
         error = ValueError if is_number else InvalidParameterError
         raise error(f"{name}={shown(fraction)} must be a number above 0 and below 1.")
     return float(fraction)
-
-
-def check_seed(seed):
-    """Return the seed as an int if it is an integer."""
-    if not isinstance(seed, Integral) or isinstance(seed, bool):
-        raise InvalidParameterError(f"seed={shown(seed)} must be an integer.")
-    return int(seed)
 
 
 def physical_memory():

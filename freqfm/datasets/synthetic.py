@@ -10,13 +10,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit
 from sklearn.utils import Bunch, check_random_state
 
-from freqfm._input.validation import (
-    check_count,
-    check_flag,
-    check_integer,
-    check_number,
-    check_sizes,
-)
+from freqfm._input import validation
 from freqfm._messages import shown
 
 TAILS = ("zipf", "exponential")
@@ -122,14 +116,14 @@ def make_clicks(
     >>> model.field_offsets.tolist()
     [0, 50, 70]
     """
-    check_flag("return_model", return_model)
-    sizes = check_sizes("n_tokens", n_tokens, empty_allowed=False)
-    check_integer("n_samples", n_samples, 1)
-    check_integer("n_components", n_components, 1)
-    check_number("tail_exponent", tail_exponent, 0, np.inf)
-    check_number("linear_scale", linear_scale, 0, np.inf)
-    check_number("interaction_scale", interaction_scale, 0, np.inf)
-    if not 0 < check_number("click_rate", click_rate, 0, 1) < 1:
+    validation.check_flag("return_model", return_model)
+    sizes = validation.check_sizes("n_tokens", n_tokens, empty_allowed=False)
+    validation.check_integer("n_samples", n_samples, 1)
+    validation.check_integer("n_components", n_components, 1)
+    validation.check_number("tail_exponent", tail_exponent, 0, np.inf)
+    validation.check_number("linear_scale", linear_scale, 0, np.inf)
+    validation.check_number("interaction_scale", interaction_scale, 0, np.inf)
+    if not 0 < validation.check_number("click_rate", click_rate, 0, 1) < 1:
         raise ValueError(f"click_rate={click_rate} must be strictly between 0 and 1.")
     if tail not in TAILS:
         raise ValueError(f"tail is {shown(tail)}; pass one of {TAILS}.")
@@ -317,15 +311,15 @@ def make_interactions(
     >>> print(f"{same_cluster.mean():.1f}")
     0.8
     """
-    check_count("n_users", n_users)
-    check_count("n_items", n_items)
-    check_count("n_interactions", n_interactions)
-    check_count("n_clusters", n_clusters)
-    check_count("min_interactions", min_interactions)
-    check_flag("return_model", return_model)
-    check_number("popularity_exponent", popularity_exponent, 0, 2)
-    check_number("activity_exponent", activity_exponent, 0, 2)
-    check_number("noise", noise, 0, 1)
+    validation.check_count("n_users", n_users)
+    validation.check_count("n_items", n_items)
+    validation.check_count("n_interactions", n_interactions)
+    validation.check_count("n_clusters", n_clusters)
+    validation.check_count("min_interactions", min_interactions)
+    validation.check_flag("return_model", return_model)
+    validation.check_number("popularity_exponent", popularity_exponent, 0, 2)
+    validation.check_number("activity_exponent", activity_exponent, 0, 2)
+    validation.check_number("noise", noise, 0, 1)
 
     if n_clusters > min(n_users, n_items):
         raise ValueError(

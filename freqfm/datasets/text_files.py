@@ -16,15 +16,7 @@ from scipy.sparse import csr_array
 from sklearn.datasets import load_svmlight_files
 from sklearn.utils import column_or_1d
 
-from freqfm._input.validation import (
-    as_array,
-    as_float_csr,
-    canonical_csr,
-    check_count,
-    check_finite,
-    check_flag,
-    check_memory,
-)
+from freqfm._input import validation
 from freqfm._messages import cut, shown
 from freqfm._paths import check_path, check_paths
 
@@ -365,7 +357,7 @@ def load_libffm(
     >>> model = FFMClassifier(fields=fields, random_state=0).fit(X, y)
     """
     known: dict[int, int] = {}
-    columns: dict | None = {} if check_flag("by_field", by_field) else None
+    columns: dict | None = {} if validation.check_flag("by_field", by_field) else None
     files = [_EntryLines(one, known, columns) for one in check_paths("path", path)]
     if by_field:
         zero_based = True
@@ -382,7 +374,8 @@ def load_libffm(
     if n_features is None:
         _check_largest(files, known)
     n_columns = loaded[0].shape[1]
-    check_memory(n_columns, f"The fields of {n_columns} columns", "Pass a smaller n_features.")
+    what, advice = f"The fields of {n_columns} columns", "Pass a smaller n_features."
+    validation.check_memory(n_columns, what, advice)
     # As scikit-learn's reader does.
     found = all(file.largest[0] >= 0 for file in files)
     from_one = zero_based == "auto" and min(known, default=0) > 0 and found
@@ -480,7 +473,7 @@ class _EntryLines(Lines):
 
 def _checked_fields(fields, n_features):
     """Return fields as a vector of integers; raise if they are none, or not ``n_features``."""
-    fields = as_array("fields", fields)
+    fields = validation.as_array("fields", fields)
     if fields.ndim != 1 or n_features not in (None, len(fields)):
         wanted = "the field of each column" if n_features is None else f"{n_features} fields"
         raise ValueError(f"fields has shape {fields.shape}; give {wanted}.")
@@ -544,13 +537,14 @@ def dump_libffm(
     fields = getattr(X, "fields", None) if fields is None else fields
     if fields is None:
         raise ValueError("fields=None, and X carries none; give the field of each column.")
-    rows = as_float_csr(X)
-    check_finite("X", rows)
-    rows, target = canonical_csr(rows), column_or_1d(as_array("y", y), warn=True)
+    rows = validation.as_float_csr(X)
+    validation.check_finite("X", rows)
+    rows = validation.canonical_csr(rows)
+    target = column_or_1d(validation.as_array("y", y), warn=True)
     fields = _checked_fields(fields, rows.shape[1])
     if len(target) != rows.shape[0]:
         raise ValueError(f"X has {rows.shape[0]} rows, but y {len(target)}.")
-    check_finite("y", target)
+    validation.check_finite("y", target)
     written = fields[rows.indices]
     if written.size and written.min() < 0:
         column = rows.indices[written.argmin()]
@@ -558,7 +552,7 @@ def dump_libffm(
             f"fields[{column}] is {written.min()}, and X has entries in that column; fields are "
             f"numbered from 0."
         )
-    begin = 0 if check_flag("zero_based", zero_based) else 1
+    begin = 0 if validation.check_flag("zero_based", zero_based) else 1
     with opener_of(path)(path, "wb") as file:
         for number, (start, end) in zip(target.tolist(), pairwise(rows.indptr), strict=True):
             columns = rows.indices[start:end]
@@ -796,4 +790,4 @@ def _check_shape(shape):
         raise ValueError(
             f"shape={shown(shape)} must be a tuple (n_users, n_items), or None."
         ) from None
-    return check_count("shape[0]", n_users), check_count("shape[1]", n_items)
+    return validation.check_count("shape[0]", n_users), validation.check_count("shape[1]", n_items)

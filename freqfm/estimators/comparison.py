@@ -22,24 +22,10 @@ from freqfm._input.validation import canonical_csr, check_number, count_threads,
 from freqfm._messages import cut, shown
 from freqfm.estimators.interactions.recommender import InteractionRecommender
 from freqfm.estimators.progress import announced_fits
-from freqfm.estimators.recommenders.blend import (
-    BlendRecommender,
-    checked_members,
-    costs_of,
-    default_members,
-    with_params,
-)
+from freqfm.estimators.recommenders import blend
 from freqfm.estimators.recommenders.closed_form.base import PopularityRecommender
-from freqfm.model_selection import GlobalTimeSplit, WarmStartKFold, holdout_interactions
+from freqfm.model_selection import GlobalTimeSplit, WarmStartKFold, _scorer, holdout_interactions
 from freqfm.model_selection._holdout import last_step, open_histories, transform
-from freqfm.model_selection._scorer import (
-    METRICS,
-    OF_ALL_USERS,
-    RankingScorer,
-    scorer_of,
-    seen_by,
-    warn_of_seen,
-)
 
 OF_LATE = "most popular of late"
 
@@ -381,7 +367,7 @@ def _rows(members, data, splits, scorers, given, verbose):
     """Return a row for each recommender, and the users of each split."""
     rows, users, seconds, limit = [], None, {}, given["time_limit"]
     names, begun = [name for name, _ in members], time.perf_counter()
-    with announced_fits(verbose, len(members), costs_of(members), seconds) as begin:
+    with announced_fits(verbose, len(members), blend.costs_of(members), seconds) as begin:
         for at, (name, member) in enumerate(members):
             row = Bunch(name=name, scores=dict.fromkeys(scorers, np.nan), interval=(np.nan, np.nan))
             row.update(fit_seconds=np.nan, request_ms=np.nan, stored_bytes=None, error=None)
@@ -411,13 +397,13 @@ def _rows(members, data, splits, scorers, given, verbose):
 def _scorers(scoring):
     """Return the scorers by the names of their columns."""
     is_list = np.iterable(scoring) and not isinstance(scoring, (str, dict))
-    scorers = [scorer_of(one, 10) for one in (scoring if is_list else [scoring])]
-    known = scorers and all(isinstance(one, RankingScorer) for one in scorers)
-    if not known or scorers[0].metric in OF_ALL_USERS:
+    scorers = [_scorer.scorer_of(one, 10) for one in (scoring if is_list else [scoring])]
+    known = scorers and all(isinstance(one, _scorer.RankingScorer) for one in scorers)
+    if not known or scorers[0].metric in _scorer.OF_ALL_USERS:
         raise ValueError(
             f"scoring={cut(shown(scoring))} must be metrics, such as 'ndcg@10', or results of "
             f"make_ranking_scorer; the first one gives the order and has to be a mean over users, "
-            f"unlike {' and '.join(OF_ALL_USERS)}."
+            f"unlike {' and '.join(_scorer.OF_ALL_USERS)}."
         )
     also = {True: "", False: ", with seen items"}
     return {f"{one.metric}@{one.k}{also[one.exclude_seen]}": one for one in scorers}
@@ -426,9 +412,9 @@ def _scorers(scoring):
 def _checked(estimators, time_limit):
     """Return names and recommenders; raise unless they are such."""
     if estimators is None:
-        return [*default_members(time_limit), ("blend", BlendRecommender())]
+        return [*blend.default_members(time_limit), ("blend", blend.BlendRecommender())]
     names = {POPULAR, OF_LATE}
-    for name, _ in checked_members(estimators, "get_params"):
+    for name, _ in blend.checked_members(estimators, "get_params"):
         if name in names:
             raise ValueError(f"estimators has the name {shown(name)} twice; give others.")
         names.add(name)
@@ -439,7 +425,7 @@ def _prepared(member, given):
     """Return a recommender with these parameters wherever it has one of None."""
     if hasattr(member, "_find_held_out") and member.estimator is None:
         member.set_params(estimator__verbose=0)  # writes out what None stands for
-    return with_params(member, given)
+    return blend.with_params(member, given)
 
 
 def _tested(row, data, train, test, scorers):
@@ -452,14 +438,16 @@ def _tested(row, data, train, test, scorers):
     seconds = time.perf_counter() - start
     users, relevant, recommender, query = data.find_held_out(model, test)
     if row.name == POPULAR and all(scorer.exclude_seen for scorer in scorers):
-        warn_of_seen(split_signs(relevant)[0], seen_by(recommender, query["users"]))
+        _scorer.warn_of_seen(split_signs(relevant)[0], _scorer.seen_by(recommender, query["users"]))
     ranked, k = {}, max(scorer.k for scorer in scorers)
     for options in {one.exclude_seen: one._options for one in scorers}.values():
         found, _ = recommender.recommend(**query, n_recommendations=k, **options)
         ranked[not options] = found
     scores = [one.measure(relevant, ranked[one.exclude_seen]) for one in scorers]
     first = scorers[0]
-    values = METRICS[first.metric](relevant, ranked[first.exclude_seen], first.k, average=False)
+    values = _scorer.METRICS[first.metric](
+        relevant, ranked[first.exclude_seen], first.k, average=False
+    )
     measured = np.isfinite(values)
     users, asked, times = users[measured], last_step(model)[1], [time.perf_counter()]
     for user in [users[0], *users[:_REQUESTS]]:

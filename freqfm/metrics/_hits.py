@@ -14,17 +14,9 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from freqfm import backends
+from freqfm._input import validation
 from freqfm._input.item_tables import category_shares, history_shares, number_table, refuse_repeated
 from freqfm._input.rows import slices, split_signs, with_one_index_type
-from freqfm._input.validation import (
-    as_array,
-    as_kernel_input,
-    canonical_csr,
-    check_count,
-    check_finite,
-    check_flag,
-    checked_csr,
-)
 from freqfm._machine import available_threads
 from freqfm._messages import cut, shown
 from freqfm.backends.base import Candidates, Exclusions
@@ -42,7 +34,7 @@ def mean(
     TypeError, ValueError
         If no user has a value, or ``average`` is neither True nor False.
     """
-    if not check_flag("average", average):
+    if not validation.check_flag("average", average):
         return values
     values = values[~np.isnan(values)]
     if not len(values):
@@ -59,7 +51,7 @@ def ndcg(hits):
 
 def recall(hits, truncated=False):
     """Return the number of hits divided by the number of held-out items, at most k if truncated."""
-    most = _most(hits) if check_flag("truncated", truncated) else hits.n_relevant
+    most = _most(hits) if validation.check_flag("truncated", truncated) else hits.n_relevant
     return _divide(hits.places.sum(axis=1), most, hits)
 
 
@@ -129,7 +121,7 @@ def check_item_counts(item_counts, n_items=None, n_users=None):
     TypeError, ValueError
         If they are not a finite non-negative number per item.
     """
-    item_counts = as_array("item_counts", item_counts)
+    item_counts = validation.as_array("item_counts", item_counts)
     if item_counts.dtype.kind not in "biuf":
         raise TypeError(f"item_counts holds {item_counts.dtype}; give a number for every item.")
     if n_items is None and item_counts.ndim != 1:
@@ -242,7 +234,7 @@ def check_ranked(ranked, n_items, k=None, n_users=None):
     TypeError, ValueError
         See :func:`find_hits`.
     """
-    ranked = as_array("ranked", ranked)
+    ranked = validation.as_array("ranked", ranked)
     if ranked.ndim != 2 or ranked.shape[1] == 0:
         raise ValueError(
             f"ranked must have the shape (n_users, k) and at least one column; got {ranked.shape}."
@@ -262,7 +254,7 @@ def check_ranked(ranked, n_items, k=None, n_users=None):
             f"for a missing one."
         )
     refuse_repeated("ranked", ranked, ranked)
-    k = ranked.shape[1] if k is None else check_count("k", k)
+    k = ranked.shape[1] if k is None else validation.check_count("k", k)
     if k > ranked.shape[1]:
         raise ValueError(
             f"k={k}, but ranked has {ranked.shape[1]} columns; rank at least k items per user, "
@@ -302,7 +294,7 @@ def as_csr(name, matrix):
     """
     if not sparse.issparse(matrix):
         try:
-            matrix = as_array(name, matrix)
+            matrix = validation.as_array(name, matrix)
         except ValueError as error:
             raise ValueError(f"{cut(error)} {_ADVICE}") from None
     if matrix.ndim != 2:
@@ -310,12 +302,14 @@ def as_csr(name, matrix):
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {matrix.dtype}. {_ADVICE}")
     try:
-        matrix = checked_csr(matrix) if sparse.issparse(matrix) else sparse.csr_array(matrix)
+        matrix = (
+            validation.checked_csr(matrix) if sparse.issparse(matrix) else sparse.csr_array(matrix)
+        )
     except ValueError as error:
         raise ValueError(f"{name} cannot be used: {error}") from None
-    check_finite(name, matrix)
+    validation.check_finite(name, matrix)
     with np.errstate(over="ignore"):
-        matrix = canonical_csr(matrix)
+        matrix = validation.canonical_csr(matrix)
     # Values do not matter, and may be beyond float32. The data may belong to the caller.
     matrix.data = np.where(np.signbit(matrix.data), -1, 1).astype(matrix.dtype)
     return matrix
@@ -393,7 +387,7 @@ def top_k(
     n_threads = available_threads() if n_threads is None else n_threads
     excluded = Candidates(np.zeros(len(queries) + 1, np.int64), np.zeros(0, np.int32))
     if exclude is not None:
-        exclude = canonical_csr(exclude)
+        exclude = validation.canonical_csr(exclude)
         excluded = Candidates(exclude.indptr, exclude.indices)
     banned = np.zeros(0, np.int64)
     if exclude_for_all is not None:
@@ -451,7 +445,7 @@ def with_empty_places(found, scores, k):
 def _as_matrix(array):
     """Return a float32 matrix for the kernel."""
     with np.errstate(over="ignore"):  # overflow gives infinite scores
-        array = as_kernel_input(array)
+        array = validation.as_kernel_input(array)
     # NumPy allows any stride for a single row, but BLAS relies on it.
     return array.copy() if len(array) == 1 else array
 
@@ -748,7 +742,7 @@ def report_lists(ranked, n_items, item_counts=None, item_vectors=None):
 
 def _count(ranked, n_items, k):
     """Return to how many users each item is recommended."""
-    n_items = check_count("n_items", n_items)
+    n_items = validation.check_count("n_items", n_items)
     ranked = check_ranked(ranked, n_items, k)
     return np.bincount(ranked[ranked >= 0].astype(np.int64), minlength=n_items)
 

@@ -14,19 +14,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
+from freqfm._input import validation
 from freqfm._input.frames import is_frame
 from freqfm._input.interactions import InteractionTable, with_groups
-from freqfm._input.rows import slices, with_one_index_type
-from freqfm._input.validation import (
-    check_finite,
-    check_fraction,
-    check_integer,
-    check_seed,
-    checked_csr,
-    draw_seed,
-    is_canonical,
-    summed_csr,
-)
+from freqfm._input.rows import is_canonical, slices, with_one_index_type
 
 # The attribute with the only model of those that change what is made of its scores or targets.
 _MODELS = {
@@ -194,11 +185,11 @@ def holdout_interactions(
     >>> held_out
     [('ann', 'tea'), ('bob', 'tea')]
     """
-    check_integer("min_history", min_history, 0)
+    validation.check_integer("min_history", min_history, 0)
     source = open_histories(X, user, item)
-    generator = np.random.default_rng(draw_seed(random_state))
+    generator = np.random.default_rng(validation.draw_seed(random_state))
     keys = generator.integers(2**64, size=source.histories.nnz, dtype=np.uint64)
-    fraction = check_fraction("fraction", fraction)
+    fraction = validation.check_fraction("fraction", fraction)
     return source.parts(_choose(source.histories, keys, fraction, min_history))
 
 
@@ -255,7 +246,7 @@ def holdout_by_content(
     >>> bool((held_out[[0]] != held_out[[2]]).nnz)
     False
     """
-    check_seed(seed)
+    validation.check_integer("seed", seed)
     source = open_histories(X, user, item)
     X = source.histories
     salt = _mix(np.array([int(seed) % 2**64], dtype=np.uint64))
@@ -266,7 +257,7 @@ def holdout_by_content(
     if len(filled):
         row_hashes = np.add.reduceat(hashes, X.indptr[filled])
         keys = _mix(hashes ^ np.repeat(_mix(row_hashes), np.diff(X.indptr)[filled]))
-    return source.parts(_choose(X, keys, check_fraction("fraction", fraction), 1))
+    return source.parts(_choose(X, keys, validation.check_fraction("fraction", fraction), 1))
 
 
 def open_histories(X, user, item):
@@ -290,15 +281,15 @@ class _Matrix:
 
     def __init__(self, X):
         if sparse.issparse(X):
-            check_finite("X", X)
-            X = _summed(with_one_index_type(checked_csr(X)), X.dtype)
+            validation.check_finite("X", X)
+            X = _summed(with_one_index_type(validation.checked_csr(X)), X.dtype)
         else:
             X = check_array(X, dtype=None, ensure_all_finite=False, input_name="X")
-            check_finite("X", X)
+            validation.check_finite("X", X)
             # scipy supports neither half precision nor foreign byte orders.
             dtype = np.float32 if X.dtype == np.float16 else X.dtype.newbyteorder("=")
             X = sparse.csr_array(X.astype(dtype, copy=False))
-        check_finite("X", X)
+        validation.check_finite("X", X)
         X.eliminate_zeros()
         self.histories = X
 
@@ -319,7 +310,7 @@ class _Matrix:
 
 def _summed(X, dtype):
     """Return a copy in the given type, or in float64 if that type cannot hold its sums."""
-    X = X.copy() if is_canonical(X) else summed_csr(X)
+    X = X.copy() if is_canonical(X) else validation.summed_csr(X)
     with np.errstate(invalid="ignore", over="ignore"):
         data = X.data.astype(dtype)
     if dtype.kind == "f" or (data == X.data).all():

@@ -103,7 +103,8 @@ def make_ranking_scorer(
     k = validation.check_count("k", k) if k is not None else at or 10
     exclude_seen = validation.check_flag("exclude_seen", exclude_seen)
     fraction = validation.check_fraction("fraction", fraction)
-    return RankingScorer(name, k, fraction, validation.check_seed(seed), exclude_seen)
+    seed = validation.check_integer("seed", seed)
+    return RankingScorer(name, k, fraction, seed, exclude_seen)
 
 
 def scorer_of(scoring, k):

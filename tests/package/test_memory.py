@@ -365,7 +365,6 @@ def test_least_squares_use_the_documented_memory(weighted, early_stopping, monke
     ],
 )
 def test_interactions_on_disk_are_not_copied(tmp_path_factory, model, per_entry, monkeypatch):
-    monkeypatch.setattr(validation, "_ENTRIES", 1 << 10)
     monkeypatch.setattr(_rows, "_ENTRIES", 1 << 10)
     monkeypatch.setattr(initializers, "_MANY", 0)  # the spectral start of many interactions
     folder = tmp_path_factory.mktemp("rows")
