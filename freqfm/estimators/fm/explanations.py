@@ -383,13 +383,6 @@ def _mean(parts):
 _NO_CHANGE = 1e-9
 
 
-def mean_of_tower(output, features, background):
-    """Return the mean output of the tower for reference rows; see ``add_tower``."""
-    layers, weights = _layers_of(output.dense)
-    before = _forward(layers, _Inputs(output, features).of(background))
-    return float(np.mean(np.maximum(before[-1], 0) @ weights))
-
-
 def add_tower(output, features, X, background, entries, contributions):
     """Add the contributions of entries to the tower's output.
 
@@ -570,7 +563,9 @@ class Explainer:
         ]
         for k, output in enumerate(self._outputs):
             if isinstance(output.dense, Tower):
-                found[k] += mean_of_tower(output, self._support, self._background[:, self._support])
+                layers, weights = _layers_of(output.dense)
+                inputs = _Inputs(output, self._support).of(self._background[:, self._support])
+                found[k] += np.mean(np.maximum(_forward(layers, inputs)[-1], 0) @ weights)
         return np.array(found)
 
     def chunks(self, X):
@@ -710,51 +705,6 @@ _PAIRS_AT_ONCE = 1 << 20
 
 # Without rows all pairs are scored; this many features, or fields, have 50 million.
 _MOST_FEATURES = 10_000
-
-
-def strongest_interactions(model, X, fields, feature_names, n_pairs):
-    """See ``ExplanationMixin.interaction_strengths``."""
-    n_pairs = check_count("n_pairs", n_pairs)
-    model._check_learned()
-    groups, field_names = None, []
-    if fields is not None:
-        groups, field_names = group_columns(model, fields)
-        if feature_names is None and hasattr(fields, "fit"):
-            feature_names = names_of_features(fields, model)
-    names = checked_names(model, feature_names)
-    if X is None:
-        chunks = _all_pairs(model.n_features_in_)
-    else:
-        X, _ = validate_rows(model, X, reset=False)
-        X = with_one_index_type(X)
-        chunks = _pairs_of_rows(X)
-    found = np.zeros((0, 2), np.int64), np.zeros((0, len(model.intercept_))), np.zeros(0)
-    of_fields, n_fields = None, len(field_names)
-    if groups is not None and n_fields <= _MOST_FEATURES:
-        of_fields = np.zeros((n_fields, n_fields))
-    alone = _alone(model)
-    for pairs, products in chunks:
-        if groups is not None:
-            apart = groups[pairs[:, 0]] != groups[pairs[:, 1]]
-            pairs, products = pairs[apart], products[apart]
-        strengths = _strengths(model, pairs, alone)
-        effects = np.abs(strengths).max(axis=1, initial=0) * products
-        if of_fields is not None:
-            np.add.at(of_fields, tuple(groups[pairs].T), effects)
-        found = _keep_largest(found, (pairs, strengths, effects), n_pairs)
-    pairs, strengths, effects = found
-    result = Bunch(
-        features=pairs,
-        names=names[pairs],
-        strengths=strengths[:, 0] if strengths.shape[1] == 1 else strengths,
-        effects=effects,
-    )
-    if groups is not None:
-        of_fields = None if of_fields is None else of_fields + of_fields.T
-        result.update(field_names=field_names, field_effects=of_fields)
-    if X is not None:
-        result.update(share=_interaction_share(model, X, groups))
-    return result
 
 
 def _all_pairs(n_features):
@@ -1034,7 +984,47 @@ class ExplanationMixin:
         >>> found.strengths.round(1)
         array([ 1. , -0.5])
         """
-        return strongest_interactions(self, X, fields, feature_names, n_pairs)
+        n_pairs = check_count("n_pairs", n_pairs)
+        self._check_learned()
+        groups, field_names = None, []
+        if fields is not None:
+            groups, field_names = group_columns(self, fields)
+            if feature_names is None and hasattr(fields, "fit"):
+                feature_names = names_of_features(fields, self)
+        names = checked_names(self, feature_names)
+        if X is None:
+            chunks = _all_pairs(self.n_features_in_)
+        else:
+            X, _ = validate_rows(self, X, reset=False)
+            X = with_one_index_type(X)
+            chunks = _pairs_of_rows(X)
+        found = np.zeros((0, 2), np.int64), np.zeros((0, len(self.intercept_))), np.zeros(0)
+        of_fields, n_fields = None, len(field_names)
+        if groups is not None and n_fields <= _MOST_FEATURES:
+            of_fields = np.zeros((n_fields, n_fields))
+        alone = _alone(self)
+        for pairs, products in chunks:
+            if groups is not None:
+                apart = groups[pairs[:, 0]] != groups[pairs[:, 1]]
+                pairs, products = pairs[apart], products[apart]
+            strengths = _strengths(self, pairs, alone)
+            effects = np.abs(strengths).max(axis=1, initial=0) * products
+            if of_fields is not None:
+                np.add.at(of_fields, tuple(groups[pairs].T), effects)
+            found = _keep_largest(found, (pairs, strengths, effects), n_pairs)
+        pairs, strengths, effects = found
+        result = Bunch(
+            features=pairs,
+            names=names[pairs],
+            strengths=strengths[:, 0] if strengths.shape[1] == 1 else strengths,
+            effects=effects,
+        )
+        if groups is not None:
+            of_fields = None if of_fields is None else of_fields + of_fields.T
+            result.update(field_names=field_names, field_effects=of_fields)
+        if X is not None:
+            result.update(share=_interaction_share(self, X, groups))
+        return result
 
     def _explainer(self, X, background):
         """Return rows as canonical CSR, and the Explainer."""
