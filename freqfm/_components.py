@@ -48,8 +48,8 @@ class Component(BaseEstimator, ABC):
     _results: dict = {}
     #: Formulas that may take one more parameter, the step number.
     _numbered: tuple = ()
-    #: Parameters that compiled code reads, and their positions.
-    _slots: dict = {}
+    #: Parameters that compiled code reads, at the position that a code of the same name tells.
+    _slots: tuple = ()
 
     def value_of(self, name):
         """Return the value of a parameter, or its default if it is None.

@@ -79,14 +79,8 @@ def reciprocal_rank(hits):
 
 
 #: The metrics of a report that need only hits.
-FORMULAS = {
-    "ndcg": ndcg,
-    "recall": recall,
-    "precision": precision,
-    "average_precision": average_precision,
-    "hit_rate": hit_rate,
-    "reciprocal_rank": reciprocal_rank,
-}
+_OF_HITS = ndcg, recall, precision, average_precision, hit_rate, reciprocal_rank
+FORMULAS = {formula.__name__: formula for formula in _OF_HITS}
 
 
 def stratified_ndcg(hits, stratum_of_item):

@@ -184,8 +184,7 @@ class Optimizer(Component):
     average = True
     #: Whether rows absent from a batch are not updated.
     lazy = True
-    #: Constructor parameters that kernels read, and their slots.
-    _slots = {"learning_rate": codes.LEARNING_RATE}
+    _slots = ("learning_rate",)
 
     @property
     def step_code(self):
@@ -200,8 +199,8 @@ class Optimizer(Component):
     def hyper(self):
         """Return the hyper-parameters in the form that kernels read."""
         hyper = np.zeros(codes.N_HYPER)
-        for name, slot in self._slots.items():
-            hyper[slot] = self.value_of(name)
+        for name in self._slots:
+            hyper[getattr(codes, name.upper())] = self.value_of(name)
         return hyper
 
     def with_defaults(self, **suited):
@@ -498,12 +497,7 @@ class CFSGD(Optimizer):
         "exponent": NON_NEGATIVE,
         "count": [StrOptions({"sample", "batch"})],
     }
-    _slots = {
-        "learning_rate": codes.LEARNING_RATE,
-        "max_step": codes.MAX_STEP,
-        "curvature_cap": codes.CURVATURE_CAP,
-        "exponent": codes.EXPONENT,
-    }
+    _slots = "learning_rate", "max_step", "curvature_cap", "exponent"
 
     learning_rate: float | None = None
     _: KW_ONLY
@@ -553,7 +547,7 @@ class Adagrad(Optimizer):
     n_states = 1
     _defaults = {"learning_rate": 0.05}
     _parameter_constraints = {"learning_rate": [*POSITIVE, None], "epsilon": POSITIVE}
-    _slots = {"learning_rate": codes.LEARNING_RATE, "epsilon": codes.EPSILON}
+    _slots = "learning_rate", "epsilon"
 
     def __init__(self, learning_rate: float | None = None, *, epsilon: float = 1e-10):
         self.learning_rate = learning_rate
@@ -635,12 +629,7 @@ class Adam(Optimizer):
         "epsilon": POSITIVE,
         "lazy": ["boolean", None],
     }
-    _slots = {
-        "learning_rate": codes.LEARNING_RATE,
-        "beta_1": codes.BETA_1,
-        "beta_2": codes.BETA_2,
-        "epsilon": codes.EPSILON,
-    }
+    _slots = "learning_rate", "beta_1", "beta_2", "epsilon"
 
     learning_rate: float | None = None
     _: KW_ONLY
