@@ -214,21 +214,6 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator, auto_wrap_output
     def __sklearn_is_fitted__(self):
         return hasattr(self, "encoder_")
 
-    @property
-    def n_features_in_(self):
-        """Number of columns to encode."""
-        return self._of_encoder("n_features_in_")
-
-    @property
-    def feature_names_in_(self):
-        """Names of the columns to encode."""
-        return self._of_encoder("feature_names_in_")
-
-    def _of_encoder(self, name):
-        if "encoder_" not in vars(self):
-            raise AttributeError(f"WithFields has no {name} before fit")
-        return getattr(self.encoder_, name)
-
     def fit(self, X, y=None):
         """Fit a copy of the encoder.
 
@@ -268,8 +253,11 @@ class WithFields(VersionStamp, TransformerMixin, BaseEstimator, auto_wrap_output
             return self._fitted(encoder.partial_fit(X, y))
 
     def _fitted(self, encoder):
-        self.fields_ = column_fields(encoder)
-        self.encoder_ = encoder
+        self.fields_, self.encoder_ = column_fields(encoder), encoder
+        for name in ("n_features_in_", "feature_names_in_"):
+            vars(self).pop(name, None)
+            if hasattr(encoder, name):
+                setattr(self, name, getattr(encoder, name))
         return self
 
     def fit_transform(self, X, y=None):
