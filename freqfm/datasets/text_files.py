@@ -85,9 +85,6 @@ def at_line(path, number, problem):
     return ValueError(f"{path}, line {number}: {problem}")
 
 
-_ADVICE = "give every line a target and pairs column:value, columns ascending and below 2**31 - 1."
-
-
 def load_libfm(
     path: str | os.PathLike[str],
     *,
@@ -191,7 +188,9 @@ class Lines:
     """A file object for scikit-learn's reader that keeps the numbers of the lines read."""
 
     #: The end of errors of lines that cannot be read.
-    advice = _ADVICE
+    advice = (
+        "give every line a target and pairs column:value, columns ascending and below 2**31 - 1."
+    )
 
     def __init__(self, path, lines):
         self.path, self._lines = path, lines

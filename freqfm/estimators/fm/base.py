@@ -69,6 +69,9 @@ _PATIENCE_EPOCHS, _PATIENCE_STEPS = 10, 50
 _MOST_SETTLING = 2
 
 
+# Whole numbers that may be larger than those of the types of kernels.
+AT_LEAST_ONE = [Interval(Integral, 1, None, closed="left")]
+
 # The attributes that hold what optimizers keep.
 _STATES = ("_optimizer_state", "_dense_state")
 
@@ -139,8 +142,8 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         "loss": "no_validation",  # names and instances are resolved in fit
         "optimizer": "no_validation",
         "learning_rate": [*POSITIVE, None],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": AT_LEAST_ONE,
+        "batch_size": AT_LEAST_ONE,
         "alpha_linear": [*NON_NEGATIVE, StrOptions({"auto"})],
         "alpha_factors": [*NON_NEGATIVE, StrOptions({"auto"})],
         "alpha_per": [StrOptions({"token", "row"})],
@@ -150,11 +153,7 @@ class BaseFM(ExplanationMixin, VersionStamp, OptimizerStateMixin, TrainedEstimat
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), StrOptions({"auto"})],
         "scoring": [StrOptions({"loss", *get_scorer_names()}), callable],
-        "n_iter_no_change": [
-            Interval(Integral, 1, None, closed="left"),
-            None,
-            StrOptions({"auto"}),
-        ],
+        "n_iter_no_change": [*AT_LEAST_ONE, None, StrOptions({"auto"})],
         "tol": NON_NEGATIVE,
         "shuffle": ["boolean"],
         "warm_start": ["boolean"],

@@ -4,7 +4,6 @@ import copy
 import math
 from dataclasses import dataclass, field
 from functools import cache
-from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,9 +12,9 @@ from freqfm._components import NON_NEGATIVE
 from freqfm._input.validation import LearnedArrays, as_kernel_array, as_kernel_input
 from freqfm._machine import aligned_empty, aligned_zeros
 from freqfm._messages import shown
-from freqfm._sklearn import Interval, StrOptions
+from freqfm._sklearn import StrOptions
 from freqfm.backends.base import RankedTables, RankedTraining
-from freqfm.estimators.fm.base import FACTOR_STATES, BaseFM, squeeze_outputs
+from freqfm.estimators.fm.base import AT_LEAST_ONE, FACTOR_STATES, BaseFM, squeeze_outputs
 from freqfm.estimators.fm.explanations import PairTerm
 from freqfm.estimators.state import OPTIMIZER, Learned
 from freqfm.estimators.training import check_unchanged
@@ -25,7 +24,7 @@ from freqfm.estimators.training import check_unchanged
 class PlainFactors(BaseFM):
     """One vector of ``n_components`` numbers for each feature."""
 
-    _parameter_constraints = {"n_components": [Interval(Integral, 1, None, closed="left")]}
+    _parameter_constraints = {"n_components": AT_LEAST_ONE}
 
     n_components: int = field(default=16, kw_only=False)
 

@@ -430,12 +430,9 @@ def _loss_sums(loss, of_classes):
 
 def _rows(scores, target, weight):
     """Return ScoredRows from arrays of any shape."""
-    return ScoredRows(
-        *(
-            np.ascontiguousarray(array, dtype=kind).ravel()
-            for array, kind in ((scores, np.float32), (target, np.float32), (weight, np.float64))
-        )
-    )
+    types = np.float32, np.float32, np.float64
+    arrays = map(np.ascontiguousarray, (scores, target, weight), types)
+    return ScoredRows(*(array.ravel() for array in arrays))
 
 
 def mean_loss(loss, of_classes, scores, target, weight):

@@ -52,21 +52,11 @@ _WORD_CHARACTERS = _WordCharacters()
 _WORD = re.compile("\\w(?:[^ ]*[^ \u200c])?")
 
 
-def _words(text):
-    """Return the words of a text in lower case."""
-    return _WORD.findall(text.lower().translate(_WORD_CHARACTERS))
-
-
 class Corpus(NamedTuple):
     """Documents as indices of tokens in a vocabulary, with -1 after each document."""
 
     tokens: np.ndarray  #: (n,), int32
     starts: np.ndarray  #: (n_documents + 1,), where documents begin, int64
-
-    @property
-    def n_documents(self):
-        """The number of documents, empty ones included."""
-        return len(self.starts) - 1
 
     @property
     def longest(self):
@@ -177,11 +167,12 @@ def _splitter(analyzer):
     """Return a function of a document and its number that returns the tokens."""
     if callable(analyzer):
         return lambda document, i: analyzer(document)
-    split_string = _words if analyzer == "word" else str.split
 
     def split(document, i):
+        if isinstance(document, str) and analyzer == "word":
+            return _WORD.findall(document.lower().translate(_WORD_CHARACTERS))
         if isinstance(document, str):
-            return split_string(document)
+            return document.split()
         if isinstance(document, (bytes, Mapping, Set)) or not hasattr(document, "__iter__"):
             raise TypeError(
                 f"X[{i}] is {shown(document)} of type {type(document).__name__}; give a "

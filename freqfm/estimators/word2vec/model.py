@@ -82,7 +82,7 @@ class Word2VecTrainer(TrainingTask):
     def _subsampled(self, epoch):
         """Return the tokens of an epoch, with -1 before, between and after documents."""
         corpus, backend, seed = self._corpus, backends.get(), self.model._seed
-        order = backend.permutation(Stream(seed, epoch, _ORDER), corpus.n_documents)
+        order = backend.permutation(Stream(seed, epoch, _ORDER), len(corpus.starts) - 1)
         indices = corpus.in_order(order)
         tokens = corpus.tokens[indices]
         if self._keep is not None:
