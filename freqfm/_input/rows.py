@@ -135,9 +135,11 @@ def count_columns(X, weight=None, rows=None):
     rows : ndarray of int, default=None
         The rows to count, in the order in which weights are added up; all if None.
     """
+    counts = np.zeros(X.shape[1], dtype=np.int64 if weight is None else np.float64)
     if weight is None:
-        return column_sums(X, np.ones_like).astype(np.int64)
-    counts = np.zeros(X.shape[1])
+        for part in slices(X.nnz, _ENTRIES):
+            np.add.at(counts, X.indices[part], 1)
+        return counts
     n_rows = X.shape[0] if rows is None else len(rows)
     step = max(1, _ENTRIES * X.shape[0] // max(1, X.nnz))
     for chunk in slices(n_rows, step):
