@@ -97,12 +97,11 @@ class HeldOutUsers:
 
     def scores(self, totals, users=slice(None)):
         """Return the score of each user, (n,), if items are ranked by ``totals``, (n, width)."""
-        k, items = self._k, self._items[users]
+        k = self._k
         best = np.argpartition(-totals, k - 1, axis=1)[:, :k]
-        of_best = np.take_along_axis(totals, best, axis=1)
-        best = np.take_along_axis(best, np.argsort(-of_best, axis=1, kind="stable"), axis=1)
-        ranked = np.take_along_axis(items, best, axis=1)
-        ranked[np.take_along_axis(totals, best, axis=1) <= 0] = -1
+        of_best = (np.take_along_axis(of, best, axis=1) for of in (self._items[users], totals))
+        ranked, of_ranked = _top(*of_best, k)
+        ranked[of_ranked <= 0] = -1
         return self._metric(self._relevant[users], ranked, k, average=False)
 
 
