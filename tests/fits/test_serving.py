@@ -324,6 +324,7 @@ def test_more_than_fits_into_memory(model, log, monkeypatch):
         lambda: named.recommend([1], n_recommendations=10**6),
         lambda: named.recommend(history=[1], n_recommendations=10**6),
         lambda: named.similar_users([1], 10**6),
+        lambda: named.similar_items([10**6], 10**6),  # which is unknown
     ):
         with pytest.raises(ValueError, match="n_recommendations=10{6} for each of .* memory"):
             call()

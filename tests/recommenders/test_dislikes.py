@@ -1,6 +1,7 @@
 """Dislikes: negative values of interactions."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -149,6 +150,16 @@ def test_weights_of_dislikes_in_least_squares():
     told = model.explain(2, 5)
     assert_allclose(told.contributions.sum() + told.rest, told.score, rtol=1e-4)
     assert abs(told.rest) < 1e-4
+
+
+@each("loss", ["bsl", "slatk", "bpr"])
+def test_all_likes_may_become_dislikes(loss):
+    one = np.array([[1.0, 0.0], [0.0, 0.0]])
+    model = MFRecommender(4, loss=loss, max_iter=1, random_state=0).fit(one)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.partial_fit(-one)
+    assert model._history.n_interactions == 0 and model._dislikes.n_interactions == 1
 
 
 @each("name", ["als", "vae", "bsl", "lightgcn"])
