@@ -29,14 +29,20 @@ _ORDER = (
     ("fits/", "cpu/test_topk", "cpu/test_vae", "recommenders/test_vae"),
     ("cuda/", "cpu/test_numpy_backend"),
 )
-# Formulas of these components make kernels of their own, which take longer to compile than their
-# tests to run: others train the same way in the tests that are not slow. Files, and parameters.
+# Kernels of these take longer to compile than their tests to run: others train the same way in the
+# tests that are not slow. Files, and parameters.
 _SLOW = (
-    ("", re.compile(r"\b(psl|ccl)\b", re.IGNORECASE)),
-    # Draws of each sampler, by a small kernel, are compared in test_samplers.
-    (("test_mf_samplers", "test_vae_kernel"), re.compile("aobpr|kernel|pris|self_adversarial")),
-    # Custom optimizers step other weights in test_custom_formulas.
-    ("test_fwfm_kernel", re.compile("CustomAd")),
+    # Machines and recommenders of further families.
+    ("", re.compile(r"(?<!lib)(rafm|ffm|fwfm|deepfm|nfm)", re.IGNORECASE)),
+    ("", re.compile(r"lightgcn|(?<![a-z])mlp(?![a-z])|features\(|context\(", re.IGNORECASE)),
+    # Losses, and samplers that look at queries.
+    ("", re.compile(r"(?<![a-z])(psl|ccl|slatk|warp|directau|mawu|macr)(?![a-z])", re.IGNORECASE)),
+    (
+        "",
+        re.compile(r"(?<![a-z])(midx|kernel|pris|aobpr|self_?adversarial)(?![a-z])", re.IGNORECASE),
+    ),
+    # Draws of DNS, by a small kernel, are compared in test_samplers.
+    (("test_mf", "test_vae", "test_team"), re.compile("dns", re.IGNORECASE)),
 )
 
 

@@ -45,18 +45,25 @@ PENALTIES = {"alpha_linear": 1, "alpha_factors": 5}
 FITTED = ("intercept_", "coef_", "factors_", "loss_curve_", "token_counts_", "n_iter_")
 
 
-def each(names, cases):
+def slow_params(values):
+    """Return parameters that are marked slow, of values or of tuples of values."""
+    tuples = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*values, marks=pytest.mark.slow) for values in tuples]
+
+
+def each(names, cases, slow=()):
     """Run a test once for each case, as ``pytest.mark.parametrize`` does, but as one test.
 
     For many cases of a moment each: what pytest does around a test takes longer. Fixtures are
-    made once for all cases. What fails names the case.
+    made once for all cases. What fails names the case. Cases that are ``slow`` are another test,
+    with that marker.
     """
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
     def decorate(test):
         @functools.wraps(test)
         def run(**given):
-            for case in cases:
+            for case in given.pop("cases") if slow else cases:
                 values = case if len(names) > 1 else [case]
                 arguments = dict(zip(names, values, strict=True))
                 try:
@@ -66,6 +73,11 @@ def each(names, cases):
 
         signature = inspect.signature(test)
         kept = [value for name, value in signature.parameters.items() if name not in names]
+        if slow:
+            kept.append(inspect.Parameter("cases", inspect.Parameter.KEYWORD_ONLY))
+            both = [pytest.param(cases, id="quick")]
+            both += [pytest.param(slow, id="slow", marks=pytest.mark.slow)]
+            run = pytest.mark.parametrize("cases", both)(run)
         run.__signature__ = signature.replace(parameters=kept)
         return run
 

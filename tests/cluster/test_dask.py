@@ -91,7 +91,7 @@ def assert_same(first, second, names=ARRAYS):
             assert_array_equal(one, other, name)
 
 
-@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize("early_stopping", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_shard_is_the_plain_fit(client, rows, data, early_stopping):
     params = {**SHORT, "early_stopping": early_stopping, "n_iter_no_change": 9}
     with pytest.warns(UserWarning) if early_stopping else np.errstate():
@@ -102,6 +102,7 @@ def test_one_shard_is_the_plain_fit(client, rows, data, early_stopping):
     assert_array_equal(model.to_local().predict_proba(rows[0]), plain.predict_proba(rows[0]))
 
 
+@pytest.mark.slow
 def test_phases_of_a_fit_are_announced(client, data, histories, capsys):
     fdask.FMClassifier(n_shards=2, verbose=2, **SHORT | {"early_stopping": True}).fit(*data)
     lines = capsys.readouterr().out.splitlines()
@@ -127,6 +128,7 @@ def test_docstrings_say_the_usual_seconds():
     assert {of.__name__ for of in estimators_of(fdask) if not says_usual_seconds(of)} == set()
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_workers(client, data, tmp_path):
     params = {**SHORT, "early_stopping": True, "n_iter_no_change": None}
     model = fdask.FMClassifier(client=client, **THREE, **params).fit(*data)
@@ -146,6 +148,7 @@ def test_predictions_are_lazy(client, rows, data):
     assert model.score(*data) == pytest.approx(local.score(*rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("largest_in_graphs", [0, 10**9])
 def test_predictions_with_a_client_that_is_not_the_current_one(
     client, rows, data, monkeypatch, largest_in_graphs
@@ -167,6 +170,7 @@ def recommender(client, histories):
     return fdask.MFRecommender(client=client, **TWO, **params).fit(split(histories, [0, 60, 120]))
 
 
+@pytest.mark.slow
 def test_calls_where_a_client_would_return_coroutines_are_refused(
     client, data, histories, recommender, monkeypatch
 ):
@@ -229,6 +233,7 @@ def unreachable(client, monkeypatch):
     return fail
 
 
+@pytest.mark.slow
 def test_dead_workers_are_waited_for(client, data, histories, recommender, unreachable):
     model = fdask.FMClassifier(client=client, **TWO, **SHORT).fit(*data)
     users = split(histories, [0, 60, 120])
@@ -247,6 +252,7 @@ def test_dead_workers_are_waited_for(client, data, histories, recommender, unrea
     assert len(left) == 90
 
 
+@pytest.mark.slow
 def test_predictions_survive_dead_workers(client, rows, data, unreachable, monkeypatch):
     model = fdask.FMClassifier(client=client, **TWO, **SHORT).fit(*data)
     local = model.to_local()
@@ -287,6 +293,7 @@ def test_merging_loses_little(client, rows, data):
     assert_array_equal(model._optimizer_state[0]["per_row"], plain._optimizer_state[0]["per_row"])
 
 
+@pytest.mark.slow
 def test_frames_bags_and_regressors(client, rows):
     pd = pytest.importorskip("pandas")
     dd = pytest.importorskip("dask.dataframe")
@@ -336,6 +343,7 @@ def test_other_machines(client, rows, data, name, params):
     assert model.loss_curve_[-1] < model.loss_curve_[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["DeepFMClassifier", "FFMClassifier"])
 def test_partitions_carry_fields(client, name):
     rows = np.random.default_rng(0).integers(0, 5, (400, 3))
@@ -386,6 +394,7 @@ def test_recommender_of_one_shard_is_the_plain_fit(client, histories):
     assert_array_equal(local.recommend(users=[3])[0], plain.recommend(users=[3])[0])
 
 
+@pytest.mark.slow
 def test_spectral_start_of_more_items_than_users(client, histories):
     params = {"n_components": 8, "max_iter": 1, "random_state": 0, "n_jobs": 1}
     wide = histories.T.tocsr()
@@ -404,6 +413,7 @@ def test_spectral_start_of_more_items_than_users(client, histories):
     assert np.median(cosines) > 0.8
 
 
+@pytest.mark.slow
 def test_recommender_of_several_shards(client, histories):
     params = {"n_components": 8, "max_iter": 3, "random_state": 0, "n_jobs": 1}
     X = split(histories, [0, 20, 40, 80, 80, 120])
@@ -428,6 +438,7 @@ def test_recommender_of_several_shards(client, histories):
         fdask.MFRecommender(n_shards=2, loss="softmax", temperature="adap_tau0", **params).fit(X)
 
 
+@pytest.mark.slow
 def test_last_merges_of_items_are_means(client, histories, monkeypatch):
     trainer = importlib.import_module("freqfm.dask._mf").ShardedMFTrainer
     scales, merged = [], trainer._merged_pieces
@@ -457,6 +468,7 @@ def test_client_is_not_copied(client, data):
     assert loaded.client_ is distributed.get_client()
 
 
+@pytest.mark.slow
 def test_checkpoints(client, data, tmp_path):
     path = tmp_path / "fm.checkpoint"
     params = {**SHORT, **TWO, "client": client}
@@ -479,6 +491,7 @@ def test_checkpoints(client, data, tmp_path):
     assert_same(continued.fit(*data), whole)
 
 
+@pytest.mark.slow
 def test_warm_start_and_validation_set(client, rows, data):
     params = {**SHORT, "n_shards": 1, "warm_start": True}
     model, plain = fdask.FMClassifier(**params), freqfm.FMClassifier(**SHORT, warm_start=True)
@@ -491,6 +504,7 @@ def test_warm_start_and_validation_set(client, rows, data):
     assert model.validation_scores_.max() == pytest.approx(-expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_penalties_are_chosen_by_the_rows_of_all_shards(client, data):
     params = {**SHORT, **TWO, "early_stopping": True, "verbose": 1}
     model = fdask.FMClassifier(**params).fit(*data)
@@ -505,6 +519,7 @@ def test_penalties_are_chosen_by_the_rows_of_all_shards(client, data):
     assert (local.alpha_linear_, local.alpha_factors_) == (best.alpha_linear, best.alpha_factors)
 
 
+@pytest.mark.slow
 def test_losses_and_the_start_are_weighted_means_over_shards(client, rows, histories):
     # Without a step the loss is that of the start, whatever the batches.
     still = {**SHORT, "optimizer": SGD(1e-30), "max_iter": 1}
@@ -527,6 +542,7 @@ def test_losses_and_the_start_are_weighted_means_over_shards(client, rows, histo
     assert_allclose(model.loss_curve_, plain.loss_curve_, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_warm_start_knows_classes_that_its_rows_lack(client, rows):
     X, y = rows[0], rows[1] + (np.arange(800) % 7 == 0)
     params, bounds = {**SHORT, "warm_start": True}, [0, 100, 800]
@@ -640,6 +656,7 @@ def test_without_dask_the_error_names_the_extra(monkeypatch):
         importlib.import_module("freqfm.dask")
 
 
+@pytest.mark.slow
 def test_lost_scheduler(rows, data):
     cluster = cluster_of(1)
     with distributed.Client(cluster, set_as_default=False) as other:

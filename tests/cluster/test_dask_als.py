@@ -51,6 +51,7 @@ def weighted(likes):
     return X
 
 
+@pytest.mark.slow
 def test_bits_are_those_of_one_machine(client, likes, weighted):
     chosen = {"unobserved_weight": 0.1, "regularization": 0.2}
     exact = {"solver": "cholesky", "cg_steps": 1}
@@ -105,6 +106,7 @@ def test_lists_are_those_of_one_machine(client, weighted, tmp_path):
         model.partial_fit(X)
 
 
+@pytest.mark.slow
 def test_dislikes_beside_likes(client, likes):
     dislikes = sparse.random_array((400, 90), density=0.02, rng=0, format="csr", dtype=np.float32)
     plain = freqfm.ALSRecommender(**ALS).fit(likes, dislikes=dislikes)
@@ -115,6 +117,7 @@ def test_dislikes_beside_likes(client, likes):
         model.fit(split(likes, BOUNDS), dislikes=split(dislikes[1:], [0, 399]))
 
 
+@pytest.mark.slow
 def test_early_stopping_and_warm_starts(client, likes, weighted):
     params = {**ALS, "early_stopping": True}
     plain = freqfm.ALSRecommender(**params).fit(weighted)
@@ -136,6 +139,7 @@ def test_early_stopping_and_warm_starts(client, likes, weighted):
         fdask.ALSRecommender(n_merges=2)
 
 
+@pytest.mark.slow
 def test_checkpoints(client, likes, tmp_path, monkeypatch):
     X, path = split(likes, BOUNDS), tmp_path / "als.checkpoint"
     whole = fdask.ALSRecommender(n_shards=2, **ALS).fit(X)
@@ -157,6 +161,7 @@ def test_checkpoints(client, likes, tmp_path, monkeypatch):
     assert_same(continued.fit(X), whole, ARRAYS)
 
 
+@pytest.mark.slow
 def test_a_lost_worker_changes_nothing(likes):
     X, solved = loaded(likes, BOUNDS), []
     expected = freqfm.ALSRecommender(**ALS).fit(likes)

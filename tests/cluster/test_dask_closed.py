@@ -43,6 +43,7 @@ def test_exact_sums_have_the_bits_of_one_machine(client, likes):
         assert model.regularization_ == plain.regularization_
 
 
+@pytest.mark.slow
 def test_a_table_for_all_shards_is_sent_once(client, likes, monkeypatch):
     sent, send = [], Cluster.send
 
@@ -57,6 +58,7 @@ def test_a_table_for_all_shards_is_sent_once(client, likes, monkeypatch):
         sent.clear()
 
 
+@pytest.mark.slow
 def test_other_sums_are_those_of_one_machine_up_to_rounding(client, likes, monkeypatch):
     monkeypatch.setattr("freqfm.dask._closed._ITEMS", 40)
     # One machine with many interactions finds eigenvectors as a cluster does.
@@ -86,6 +88,7 @@ def test_other_sums_are_those_of_one_machine_up_to_rounding(client, likes, monke
     same()
 
 
+@pytest.mark.slow
 def test_lists_and_the_plain_estimator(client, likes, tmp_path):
     X = split(likes, BOUNDS)
     model = fdask.EASERecommender(n_shards=3).fit(X)

@@ -69,6 +69,7 @@ def assert_same_model(model, plain):
     assert model._usual_dislike == plain._usual_dislike
 
 
+@pytest.mark.slow
 def test_a_model_is_that_of_one_machine(client, log):
     table, path = log
     numbers = table_of(strings=False).assign(disliked=lambda t: t.value > 0.9)
@@ -132,6 +133,7 @@ def test_lists_and_the_plain_estimator(client, log, tmp_path, monkeypatch):
         stored.recommend_to(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"drop_cold": False}, {"drop_repeated": False},
                                     {"n_splits": 2, "test_fraction": 0.1}])  # fmt: skip
 def test_splits_by_time_are_those_of_one_machine(client, log, params, monkeypatch):
@@ -149,6 +151,7 @@ def test_splits_by_time_are_those_of_one_machine(client, log, params, monkeypatc
             )
 
 
+@pytest.mark.slow
 def test_times_of_any_zone_split_as_on_one_machine(client):
     """Also in the hour that a clock repeats at the end of summer."""
     table = table_of(600).reset_index(names="row")
@@ -163,6 +166,7 @@ def test_times_of_any_zone_split_as_on_one_machine(client):
             assert_array_equal(np.sort(part.compute()["row"]), rows)
 
 
+@pytest.mark.slow
 def test_held_out_interactions_are_scored(client, log):
     table, path = log
     [(train, test)] = fdask.GlobalTimeSplit().split(dd.read_parquet(path))

@@ -134,6 +134,7 @@ def test_items_are_merged_and_users_are_not():
     assert found[address(model._training.n_steps)] == LARGEST
 
 
+@pytest.mark.slow
 def test_rows_of_every_rank_have_the_counts_of_their_tokens(clicks):
     X, y = clicks
     held = np.diff(X.tocsc().indptr)

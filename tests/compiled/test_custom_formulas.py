@@ -233,6 +233,7 @@ def test_hinge_loss_classifies_without_probabilities():
     assert several.decision_function(X).shape == (80, 3)
 
 
+@pytest.mark.slow
 def test_a_margin_is_the_size_of_scores(in_numpy):
     wide, narrow = (hinge(loss=Hinge(margin), max_iter=50).fit(X, CLASSES) for margin in (1.0, 0.5))
     sizes = [np.abs(model.decision_function(X)).mean() for model in (wide, narrow)]
@@ -250,6 +251,7 @@ def test_poisson_predicts_counts(in_numpy):
         regressor(loss="poisson").fit(X, y - 1 - y.min())
 
 
+@pytest.mark.slow
 @each("cls", [FMRegressor, RaFMRegressor, NFMRegressor])
 def test_a_poisson_fit_does_not_depend_on_the_unit(in_numpy, cls):
     y, weight = rng.poisson(np.exp(SCORE / 2)) * rng.gamma(2, 10, 80), rng.integers(1, 4, 80)
@@ -348,6 +350,7 @@ def test_targets_whose_differences_float32_rounds_are_warned_of():
         assert not any("differ by" in str(warning.message) for warning in caught)
 
 
+@pytest.mark.slow
 def test_fit_warns_of_the_spread_of_targets_unless_it_has_a_learning_rate():
     model = FMRegressor(2, loss="quantile", max_iter=1)
     with pytest.warns(UserWarning, match="from their median.*TransformedTarget"):
@@ -462,6 +465,7 @@ def test_custom_pairwise_loss_is_bpr(params):
     assert_allclose(*folded, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_users_are_folded_in_by_the_loss_that_is_set():
     model = recommender(loss="bpr", max_iter=20).fit(INTERACTIONS)
     vectors = model.transform(INTERACTIONS[:5])

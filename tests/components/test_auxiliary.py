@@ -249,6 +249,7 @@ def test_resn_is_the_largest_singular_value_of_the_scores():
         np.testing.assert_allclose(value, 0.7 * largest**2 / 30)
 
 
+@pytest.mark.slow
 def test_terms_against_popularity_lower_what_they_measure():
     users, items = 60, 40
     popular = np.random.default_rng(0).random((users, items)) < np.linspace(0.9, 0.05, items)
@@ -307,6 +308,7 @@ def test_terms_are_trained_alike_with_any_threads_and_in_copies():
     assert (other.loss_curve_ != fitted.loss_curve_).all()
 
 
+@pytest.mark.slow
 def test_parameters_of_a_term_are_searched_by_the_name_of_the_axis():
     search = GridSearchCV(
         MFRecommender(**SETTINGS, auxiliary="simgcl"),

@@ -176,6 +176,7 @@ def test_right_components_pass(component):
     check_component(component)
 
 
+@pytest.mark.slow
 @each("registry", [CLASS_LOSSES, REAL_LOSSES, RANKING_LOSSES, OPTIMIZERS])
 def test_compiled_components_of_the_package_pass(registry):
     for make in registry.values():

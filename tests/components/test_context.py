@@ -69,6 +69,7 @@ def loss_of(family, Q, V, pairs, users, known):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("described", [(), ("user",), ("item",), ("user", "item")])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient(data, family, described):
@@ -154,6 +155,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow
 @each("way", [{}, *WAYS[-3:]])
 def test_best_items_of_a_context_are_found(way):
     check_way(way)
@@ -247,6 +249,7 @@ def test_users_remain_users_in_any_context():
     assert model.similar_users(0)[0].shape == (10,)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_sums_of_vectors():
     X, users, C = made()
     for loss in ("softmax", "bpr"):
@@ -345,6 +348,7 @@ def test_partial_fit_adds_users_items_and_queries():
     assert fresh.n_iter_ == 1 and fresh.user_factors_.shape == (60, 8)
 
 
+@pytest.mark.slow
 def test_killed_fits_go_on(tmp_path):
     X, users, C = made(400)
     for way in {}, {"loss": "slatk", "early_stopping": True, "temperature": "learned_user"}:

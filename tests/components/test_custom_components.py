@@ -241,6 +241,7 @@ class RootOfScore(CustomSquaredError):
         return np.sqrt(score)
 
 
+@pytest.mark.slow
 def test_expectations_are_numbers(clicks):
     X, y = clicks
     model = FMRegressor(3, loss=RootOfScore(), max_iter=1, early_stopping=False, random_state=0)
@@ -351,6 +352,7 @@ def fit(**params):
     return MFRecommender(4, **{"max_iter": 2, "random_state": 0, **params}).fit(X)
 
 
+@pytest.mark.slow
 def test_recommender_uses_what_it_asks_for():
     # The default learning rate falls over the epochs of the loss.
     large = fit(loss=Large(), max_iter=None, learning_rate=0.01)
@@ -489,6 +491,7 @@ class Derived(MIDX):
         return MIDX("uniform", n_codewords=2).proposal(counts, vectors, seed, previous)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [MFRecommender, FastVAERecommender])
 def test_a_sampler_of_queries_is_refreshed_in_each_epoch(cls):
     own, derived, shipped = (
@@ -513,6 +516,7 @@ def test_draws_follow_the_formulas_of_a_users_sampler():
         assert stats.chisquare(found, share * len(drawn)).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax", "bpr", "autoencoder"])
 def test_recommenders_train_by_the_formulas_of_a_users_sampler(name):
     def own(sampler):

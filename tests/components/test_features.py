@@ -38,6 +38,7 @@ class AnyTables(Initializer):
         return np.random.default_rng(shape[0]).normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_small_data_have_fewer_batches_than_without_features():
     X = make_interactions(300, 200, 8192, random_state=0)
     sides = {"user_features": np.eye(300)[:, :5], "item_features": np.eye(200)[:, :5]}
@@ -50,6 +51,7 @@ def test_small_data_have_fewer_batches_than_without_features():
     assert model._training.n_steps[0] == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient(data, family, normalize):
@@ -108,6 +110,7 @@ def test_given_frequencies_are_those_of_features(data):
     assert_array_equal(model._training.optimizer["user_features"]["per_row"], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [{}, {"loss": MAWU(), "optimizer": "cf_sgd", "weight_decay": 0.01, "init": "prism"}],
@@ -145,6 +148,7 @@ def share_of_group(items, of_users):
     return np.mean(items % 4 == np.asarray(of_users)[:, None])
 
 
+@pytest.mark.slow
 def test_new_users_and_items_are_recommended_by_features(groups):
     _, user_features, item_features = groups
     model = fit_known(groups)
@@ -172,6 +176,7 @@ def test_new_users_and_items_are_recommended_by_features(groups):
     assert share_of_group(folded[:, :3], np.arange(5) % 4) > 0.9
 
 
+@pytest.mark.slow
 def test_users_and_items_without_interactions_are_sums_of_features(groups):
     X, user_features, item_features = groups
     X = sparse.csr_array(X.toarray() * np.outer(np.arange(100) < 90, np.arange(80) < 64))
@@ -209,6 +214,7 @@ def test_items_without_interactions_are_not_drawn(groups, sampler):
     assert_array_equal(np.unique(np.concatenate(drawn)), [*range(64), 79])
 
 
+@pytest.mark.slow
 def test_partial_fit_adds_users_and_items(groups):
     X, user_features, item_features = groups
     model = fit_known(groups)
@@ -244,6 +250,7 @@ def test_new_users_without_features_start_where_they_are_folded_in(groups):
     assert_allclose(model.user_factors_[80:], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_model_is_copied_searched_and_stopped(groups):
     X, _, item_features = groups
     model = MFRecommender(

@@ -154,6 +154,7 @@ def test_bpr_gradient(data, name, n_negatives, similarity):
     assert_agrees((du, dv, model), loss, U, V, atol=3e-5)
 
 
+@pytest.mark.slow
 def test_exact_proposal_gives_the_full_softmax(data):
     # Every draw adds the same to the sum: n / M of the sum of all items.
     params = {"similarity": "dot", "temperature": 1.0}
@@ -199,6 +200,7 @@ class Watched(QuerySampler):
         return shipped.proposal(counts, vectors, seed, previous)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refresh, n_calls", [(1, 5), (2, 3), (9, 1)])
 def test_proposals_are_refreshed(refresh, n_calls):
     X = make_interactions(60, 40, 600, random_state=0)
@@ -216,6 +218,7 @@ def test_proposals_are_refreshed(refresh, n_calls):
     assert vars(sampler) == {"refresh": refresh}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss, n_negatives, n_batches", [("bpr", 2, 1), ("bpr", 1, 2), ("bsl", 64, 1)]
 )
@@ -261,6 +264,7 @@ def test_axes_that_do_not_fit(params, complaint):
         MFRecommender(**params).fit(make_interactions(60, 40, 600, random_state=0))
 
 
+@pytest.mark.slow
 def test_names_can_be_searched():
     model = MFRecommender(negative_sampler="midx_uniform")
     model.set_params(negative_sampler__n_codewords=4)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import reference.samplers
-from helpers import each
+from helpers import each, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend.sampling import distribution_of
 from scipy import stats
@@ -73,7 +73,7 @@ def problem():
     return items, rng.integers(0, 40, N_ITEMS), queries
 
 
-@pytest.fixture(scope="module", params=["random", "clustered", "trained"])
+@pytest.fixture(scope="module", params=["random", "clustered", *slow_params(["trained"])])
 def larger(request):
     rng = np.random.default_rng(6)
     if request.param == "trained":
@@ -239,6 +239,7 @@ def test_exact_midx_is_the_softmax(larger):
         assert_allclose(sampler.log_proba(queries), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["uniform", "popularity", "exact"])
 def test_midx_equals_the_reference(problem, variant):
     items, counts, queries = problem
@@ -299,6 +300,7 @@ def test_more_codewords_are_closer_to_the_softmax(larger):
     assert found[-1] < found[0] / 4
 
 
+@pytest.mark.slow
 def test_kernel_equals_the_reference(problem):
     items, _, queries = problem
     sampler = Kernel(alpha=3.0).fit(items)
@@ -322,6 +324,7 @@ def test_dns_equals_enumeration():
             assert_allclose(np.exp(sampler.log_proba([query]))[0], expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", ["uniform", "popularity"])
 def test_pris_equals_the_reference(problem, within):
     items, counts, queries = problem
@@ -340,6 +343,7 @@ def test_pris_equals_the_reference(problem, within):
         assert_allclose(share, np.exp(log_softmax(items @ query)), rtol=0.2, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_aobpr_equals_the_reference(problem):
     items, _, queries = problem
     for scale in (0.5, 10.0, 1e4):
@@ -349,6 +353,7 @@ def test_aobpr_equals_the_reference(problem):
             assert_allclose(np.exp(row), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_sampled_softmax():
     # By the logits it is the softmax, here as its mean logit. Self-normalised weights are biased,
     # the less, the closer the proposal is to the softmax, and not at all if it is the softmax.
@@ -402,6 +407,7 @@ def test_odd_vectors(name, odd):
         assert_allclose(again.codewords, sampler.proposal_.codewords, atol=1e3)
 
 
+@pytest.mark.slow
 def test_queries_that_are_not_finite_draw_some_item(problem):
     # A fit that diverges ends with an error, and not with a crash.
     items, counts, _ = problem

@@ -59,6 +59,7 @@ def test_macr_is_the_sum_of_three_cross_entropies():
     assert np.isfinite(value) and all(np.isfinite(of).all() for of in gradients)
 
 
+@pytest.mark.slow
 def test_macr_ranks_by_the_match_above_c_times_both_factors():
     model = MFRecommender(**SETTINGS, loss=LOSS, learning_rate=0.05).fit(X)
     (u, n), (i, m) = ((of[:, :-1], of[:, -1]) for of in (model.user_factors_, model.item_factors_))

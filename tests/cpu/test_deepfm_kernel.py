@@ -28,6 +28,8 @@ from freqfm.backends.cpu.fm import deep as dense
 from freqfm.initializers import Normal
 from freqfm.optimizers import SGD, Adagrad, Adam
 
+pytestmark = pytest.mark.slow  # kernels of a further family
+
 FIELDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 1, 1, 0])
 DEEP = DeepFMClassifier, DeepFMRegressor
 BOTH_INPUTS = pytest.mark.parametrize("fields", [None, FIELDS], ids=["pooled", "fields"])

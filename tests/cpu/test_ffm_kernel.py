@@ -16,6 +16,8 @@ from freqfm import FFMClassifier, FFMRegressor, FMClassifier, FMRegressor
 from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, OPTIMIZERS, SGD, Adam
 
+pytestmark = pytest.mark.slow  # kernels of a further family
+
 FIELDS = np.array([0, 0, 1, 1, 1, 0, 2, 2, 2, 3, 3, 0])
 CLASSES = [FFMClassifier, FFMRegressor]
 

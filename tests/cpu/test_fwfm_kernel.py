@@ -27,6 +27,8 @@ from freqfm.backends.cpu.fm import fields as fwfm
 from freqfm.initializers import Normal
 from freqfm.optimizers import SGD, Adagrad, Adam
 
+pytestmark = pytest.mark.slow  # kernels of a further family
+
 #: Fields of several entries in a row and of one, in no order.
 FIELDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 1, 3, 0])
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import reference.mf
-from helpers import assert_same_attributes, each
+from helpers import assert_same_attributes, each, slow_params
 from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
@@ -261,6 +261,7 @@ def test_bsl_weighs_the_logarithm(data):
     assert_agrees(step, loss, U, V)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["tanh", "atan", "relu"])
 def test_surrogates_of_psl(activation):
     # What the kernel calls for each negative, with the difference of two cosines.
@@ -313,6 +314,7 @@ def test_psl_compares_cosines(data):
         MFRecommender(loss="psl", temperature="learned").fit(data[0])
 
 
+@pytest.mark.slow
 @SIMILARITIES
 def test_slatk_gradient(data, similarity):
     _, U, V = data
@@ -346,6 +348,7 @@ def test_the_weights_of_slatk_are_more_equal_on_denser_data():
     assert SLatK(weight_temperature=2).temperature_of_weights(*gowalla) == 2
 
 
+@pytest.mark.slow
 def test_slatk_with_equal_weights_is_half_a_softmax(data):
     """SGD has steps in proportion to the loss, whatever its size."""
     X = data[0]
@@ -388,6 +391,7 @@ def test_pairwise_gradient(data, similarity, n_negatives, name):
     assert_agrees(step, loss, U, V)
 
 
+@pytest.mark.slow
 @SIMILARITIES
 @pytest.mark.parametrize("n_negatives", [1, 8])
 def test_warp_gradient(data, similarity, n_negatives):
@@ -421,6 +425,7 @@ def test_warp_gradient(data, similarity, n_negatives):
         assert abs(losses[1] / by_pairs - 1) > 0.1
 
 
+@pytest.mark.slow
 def test_directau_gradient(data):
     _, U, V = data
     pairs, step = known_pairs(data, loss=DirectAU(gamma=1.5))
@@ -431,6 +436,7 @@ def test_directau_gradient(data):
     assert_agrees(step, loss, U, V)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("margins", [True, False])
 def test_mawu_gradient(data, margins):
     _X, U, V = data
@@ -453,6 +459,7 @@ def test_mawu_gradient(data, margins):
     assert_allclose(dv, gv, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", [True, False])
 def test_margins_stay_between_zero_and_one(lazy):
     # Unless lazy, momentum moves them further after the batches that hold them.
@@ -463,6 +470,7 @@ def test_margins_stay_between_zero_and_one(lazy):
         assert 0 <= margins.min() <= margins.max() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [DirectAU(1.0), MAWU(1.0, 1.0)])
 def test_a_pair_alone_in_its_batch_is_only_aligned(loss):
     X = sparse.csr_array(np.eye(5, dtype=np.float32))
@@ -470,6 +478,7 @@ def test_a_pair_alone_in_its_batch_is_only_aligned(loss):
     assert np.isfinite(model.loss_curve_).all() and np.isfinite(model.user_factors_).all()
 
 
+@pytest.mark.slow
 def test_mawu_without_margins_is_directau_alignment(data):
     _X, _U, _V = data
     mawu = one_step(data, loss=MAWU(0, 0, margins=False))
@@ -560,7 +569,7 @@ def dense_reference(model_params, data, optimizer, decay, n_epochs):
     return tables
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+@pytest.mark.parametrize("optimizer", [OPTIMIZERS[-1], *slow_params(OPTIMIZERS[:-1])], ids=repr)
 def test_lazy_weight_decay_is_exact(data, optimizer):
     X, U, V = data
     with watched_epochs() as seen:

@@ -10,6 +10,8 @@ from freqfm import FMClassifier, FMRegressor, RaFMClassifier, RaFMRegressor
 from freqfm.initializers import Normal
 from freqfm.optimizers import SGD
 
+pytestmark = pytest.mark.slow  # kernels of a further family
+
 RANKS = (2, 3, 5)
 LEVELS = np.array([0, 1, 2, 2, 1, 0, 2, 1, 2, 0, 1, 2])
 CLASSES = [RaFMClassifier, RaFMRegressor]

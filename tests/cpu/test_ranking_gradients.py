@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 
 from freqfm import backends
@@ -114,11 +115,15 @@ def differences(loss, array, step):
     return gradient
 
 
+SLOW = ["drawn", "PSL, drawn", "SL@K, full"]
+
+
 # Each family and each kind of negatives without averaging too.
 @pytest.mark.parametrize(
     ("name", "average"),
     [
-        *((name, True) for name in CASES),
+        *((name, True) for name in CASES if name not in SLOW),
+        *slow_params((name, True) for name in SLOW),
         *((name, False) for name in ("bpr", "mawu", "separate", "in batch", "full", "PSL, drawn")),
     ],
 )

@@ -168,6 +168,7 @@ def test_threads_that_wait_pause():
     assert instructions._PAUSES[PROCESSOR][0] in code
 
 
+@pytest.mark.slow
 @HAS_PAUSE
 def test_processor_is_that_of_the_process():
     # Of an emulated process, the machine has another: its instruction would end the process.

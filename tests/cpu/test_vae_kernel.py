@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import most_popular
+from helpers import most_popular, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.vae import differences, negative_log_likelihood, objective, unit
 from scipy import sparse
@@ -32,16 +32,15 @@ def small_log(n_users=9, n_items=13, seed=0):
 # One step of SGD moves every array by minus its gradient.
 
 
-@pytest.mark.parametrize(
-    "case",
-    covering(
-        temperature=[None, 0.4],
-        hidden=[(7,), (6, 5)],
-        decoder=[(), (5,), (6, 4)],
-        activation=["tanh", "relu"],
-    ),
-    ids=label,
+CASES = covering(
+    temperature=[None, 0.4],
+    hidden=[(7,), (6, 5)],
+    decoder=[(), (5,), (6, 4)],
+    activation=["tanh", "relu"],
 )
+
+
+@pytest.mark.parametrize("case", [CASES[0], *slow_params(CASES[1:])], ids=label)
 def test_every_gradient_equals_finite_differences(case):
     temperature, hidden, decoder, activation = case.values()
     X = small_log()
@@ -158,6 +157,7 @@ def test_full_softmax_equals_the_reference(n_unit, n_items):
     assert_allclose(by_vectors, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_extreme_scores_do_not_overflow():
     rng = np.random.default_rng(0)
     X = small_log(4, 30)
@@ -169,6 +169,7 @@ def test_extreme_scores_do_not_overflow():
         assert all(np.isfinite(part).all() for part in outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_unit", [0, 2, 3])
 def test_sampled_gradient_equals_finite_differences(n_unit):
     # The draws and their log q are those of the kernel; the objective given them is written here.
@@ -205,6 +206,7 @@ def test_sampled_gradient_equals_finite_differences(n_unit):
     assert_allclose(by_vectors, by_v, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_bias_of_the_sampled_gradient_shrinks_as_draws_come_closer_to_the_softmax():
     rng = np.random.default_rng(2)
     n_lists = 2000  # of each row, drawn in one batch
@@ -248,7 +250,9 @@ def test_bitwise_reproducible_for_any_number_of_threads(sampler, optimizer):
         assert_array_equal(model.loss_curve_, models[0].loss_curve_)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer", ["adam", *slow_params(name for name in OPTIMIZERS if name != "adam")]
+)
 def test_every_optimizer_learns_at_its_default_rate(optimizer):
     X = make_interactions(600, 300, 20_000, n_clusters=8, noise=0.2, random_state=0)
     train, held_out = holdout_interactions(X, 0.2, random_state=0)
@@ -300,6 +304,7 @@ def test_counters_of_items_and_layers_count_users():
             assert (state["per_row"] == 2 * n_users).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate, falls", [(None, True), (0.01, False)])
 def test_the_default_rate_falls_over_a_fit_and_a_given_one_does_not(rate, falls):
     X = make_interactions(60, 30, 600, random_state=0)

@@ -98,7 +98,7 @@ def data_of(name):
     return (X,)
 
 
-SLOW_MODELS = "als", "margins", "drawn", "propagated", "vae"
+SLOW_MODELS = MODELS.keys() - {"fm"}
 QUICK_AND_SLOW = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_MODELS)) for name in MODELS],

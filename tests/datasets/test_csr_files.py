@@ -253,6 +253,7 @@ while time.monotonic() < end:
 """
 
 
+@pytest.mark.slow
 def test_readers_get_the_rows_of_one_of_two_writers(tmp_path):
     save_csr(tmp_path, np.full((400, 6), 3.0), np.full(400, 3))
     results = []
@@ -279,6 +280,7 @@ def test_readers_get_the_rows_of_one_of_two_writers(tmp_path):
     assert entries(tmp_path) == SAVED
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_the_earlier_rows(clicks, tmp_path):
     X, y, weight = clicks
     save_csr(tmp_path, X, y)

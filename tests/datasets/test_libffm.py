@@ -108,6 +108,7 @@ def test_files_share_columns_and_fields(tmp_path):
     assert given[0] == -1
 
 
+@pytest.mark.slow
 @each("cls", [FFMClassifier, FwFMClassifier, DeepFMClassifier])
 def test_machines_take_what_is_loaded(tmp_path, rows, cls):
     X, y, fields = rows

@@ -207,6 +207,7 @@ def test_load_interactions_rejects(tmp_path, arguments, message):
         load_interactions(path, **arguments)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data())
 def test_lines_read_at_once_are_those_read_one_by_one(data):

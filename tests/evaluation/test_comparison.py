@@ -122,6 +122,7 @@ def test_tables_with_times_are_split_by_time(log):
     assert names == {"knn", POPULAR}
 
 
+@pytest.mark.slow
 def test_any_form_of_the_same_table(log):
     pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
     expected = scores_of(compare_recommenders(log, [KNN], random_state=0))
@@ -150,6 +151,7 @@ def test_any_form_of_the_same_table(log):
             assert_allclose(scores, expected[name], atol=0.02)
 
 
+@pytest.mark.slow
 def test_splitters_are_of_interactions(X, log):
     for data in (X, log):
         for cv in (2, WarmStartKFold(2, random_state=0), KFold(2, shuffle=True, random_state=0)):
@@ -178,6 +180,7 @@ def test_the_best_is_fitted_to_everything_when_asked_for(X, log):
     assert best.recommend(history=[], n_recommendations=1)[0][0] in {f"i{i}" for i in range(50, 60)}
 
 
+@pytest.mark.slow
 def test_pipelines_and_blends(X, log):
     binary = make_pipeline(Binarizer(), ItemKNNRecommender(20))
     of_table = make_pipeline(InteractionRecommender(ItemKNNRecommender(20)))
@@ -322,6 +325,7 @@ def test_columns_are_named_by_a_splitter_or_a_recommender(log):
         compare_recommenders(X, [KNN])
 
 
+@pytest.mark.slow
 def test_all_matrices_and_dislikes(X):
     expected = scores_of(compare_recommenders(X, [KNN], random_state=0))
     for same in (X.toarray(), X.toarray() > 0, X.tocsc(), X.astype(np.int8), sparse.coo_matrix(X)):
@@ -336,6 +340,7 @@ def test_all_matrices_and_dislikes(X):
     assert not any(row.error for row in compare_recommenders(more, [KNN], cv=2).rows_)
 
 
+@pytest.mark.slow
 def test_features_and_contexts(log):
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(log, columns=["user", "item", "value", "timestamp"])

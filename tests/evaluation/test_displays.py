@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers import slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.compose import TransformedTargetRegressor
@@ -93,13 +94,15 @@ def drawn(figure):
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda name: InteractionStrengthsDisplay([[name, "b"]], [1.0]).plot(),
         lambda name: LossCurveDisplay([2.0, 1.0], [0.1, 0.2], name=name).plot(),
-        lambda name: MagnitudePopularityDisplay([1.0, 2.0], [3, 4], what=name).plot(),
-        lambda name: StratifiedNDCGDisplay({name: {"popular": 0.1}, "b": {"popular": 0.2}}).plot(),
+        *slow_params([
+            lambda name: InteractionStrengthsDisplay([[name, "b"]], [1.0]).plot(),
+            lambda name: MagnitudePopularityDisplay([1.0, 2.0], [3, 4], what=name).plot(),
+            lambda name: StratifiedNDCGDisplay({n: {"popular": 0.1} for n in (name, "b")}).plot(),
+        ]),
     ],
-    ids=["interactions", "losses", "magnitudes", "strata"],
-)
+    ids=["losses", "interactions", "magnitudes", "strata"],
+)  # fmt: skip
 @pytest.mark.filterwarnings("error")
 def test_names_are_drawn_as_they_are(draw):
     for name in NAMES:

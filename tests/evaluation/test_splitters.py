@@ -402,6 +402,7 @@ def test_usual_columns_of_times_are_not_read_one_by_one(monkeypatch, library):
 ODD = ["", "x", "7", "1.5", "2024", "2024-02-30", "0000-01-01", "2024-01-05T24:00", "2024-01-05 "]
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.lists(st.datetimes(timezones=st.none() | st.timezones()) | st.dates(), min_size=1),

@@ -11,7 +11,7 @@ import attacks
 import joblib
 import numpy as np
 import pytest
-from helpers import each
+from helpers import each, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 from scipy import sparse
@@ -231,7 +231,7 @@ ROW = sparse.csr_array(([1.0], ([0], [3])), shape=(1, N_ROWS), dtype=np.float32)
             )
             for layout in ([], [np.float64], [np.float32, "F"])
         ),
-        *(
+        *slow_params(
             (lambda params=params: machine(**params), [lambda model: model.predict(ROW)])
             for params in ({}, {"ranks": (2,)}, {"rank_sharing": "truncate"})
         ),
@@ -282,9 +282,14 @@ def test_an_unknown_id_of_a_wider_type_is_sought_without_a_copy_of_all(long):
         (word_vectors, lambda model: model.similarity("w1", "w2"), "vocabulary_", None),
         (word_vectors, lambda model: model.transform(["w1"]), "vocabulary_", -1),
         (word_vectors, lambda model: model.doesnt_match(["w1"]), "vocabulary_", 1),
-        (machine, lambda model: model.predict(ROW), "factor_rows_", N_ROWS),
-        (machine, lambda model: model.predict(ROW), "factor_rows_", -1),
-        (machine, lambda model: model.predict(ROW), "feature_ranks_", 7),
+        *slow_params(
+            (machine, lambda model: model.predict(ROW), name, broken)
+            for name, broken in (
+                ("factor_rows_", N_ROWS),
+                ("factor_rows_", -1),
+                ("feature_ranks_", 7),
+            )
+        ),
         (lambda: recommender(int), lambda model: model.predict_pairs([7], [7]), "_user_order", -1),
     ],
 )
@@ -303,7 +308,8 @@ def test_an_attribute_is_checked_whenever_it_is_replaced(fitted, call, name, bro
         assert_array_equal(call(model), expected)
 
 
-def test_arrays_changed_in_place_do_not_lead_compiled_code_astray():
+@pytest.mark.slow
+def test_ranks_changed_in_place_do_not_lead_compiled_code_astray():
     for name, call in itertools.product(
         ("factor_rows_", "feature_ranks_"),
         (lambda model: model.predict(ROW), lambda model: model.partial_fit(ROW, [0])),
@@ -313,6 +319,9 @@ def test_arrays_changed_in_place_do_not_lead_compiled_code_astray():
         getattr(model, name)[3] = 1 << 30
         with pytest.raises(ValueError, match=f"^{name} of RaFMClassifier was changed in place"):
             call(model)
+
+
+def test_vocabularies_changed_in_place_do_not_lead_compiled_code_astray():
     documents = [["tea", "jam"], ["jam", "egg"]] * 3
     model = Word2Vec(4, min_count=1, max_iter=1).fit(documents)
     model.score(documents)

@@ -160,7 +160,7 @@ def phases_of_interactions(model, *phases):
 SPECTRAL = "finding singular vectors of the interactions"
 HELD_OUT = "holding out 10% of the interactions"
 PHASES = [
-    *map(phases_of_rows, CLASSES),
+    phases_of_rows(FMRegressor),
     (
         FMClassifier(**_SHORT),
         [RowStream(lambda: iter([_ROWS]))],
@@ -171,9 +171,6 @@ PHASES = [
     phases_of_interactions(
         MFRecommender(2, early_stopping=True, **_SHORT),
         *(HELD_OUT, SPECTRAL, "epoch", "fitting all data", SPECTRAL, "epoch"),
-    ),
-    phases_of_interactions(
-        MFRecommender(2, backbone="lightgcn", **_SHORT), "preparing LightGCN", SPECTRAL, "epoch"
     ),
     phases_of_interactions(ALSRecommender(2, **_SHORT), "epoch"),
     phases_of_interactions(FastVAERecommender(2, **_SHORT), SPECTRAL, "epoch"),
@@ -210,7 +207,14 @@ PHASES = [
 ]
 
 
-@each("model, data, phases", PHASES)
+SLOW = [phases_of_rows(cls) for cls in CLASSES if cls is not FMRegressor] + [
+    phases_of_interactions(
+        MFRecommender(2, backbone="lightgcn", **_SHORT), "preparing LightGCN", SPECTRAL, "epoch"
+    )
+]
+
+
+@each("model, data, phases", PHASES, slow=SLOW)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_every_phase_of_a_fit_is_announced(model, data, phases, capsys):
     nested = isinstance(model, InteractionRecommender)

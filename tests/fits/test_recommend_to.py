@@ -238,6 +238,7 @@ PopularityRecommender().fit(weighted_interactions(50, 30)).recommend_to(sys.argv
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_whole_files_only(X, tmp_path):
     assert python(KILLED, str(tmp_path)).returncode == -9
     visible = [file.name for file in tmp_path.iterdir() if not file.name.startswith(".")]

@@ -16,7 +16,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from helpers import each
+from helpers import each, slow_params
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -104,6 +104,18 @@ def data():
     return (X, y), (make_interactions(60, 40, 500, random_state=0),)
 
 
+# Kernels of the others take long to compile.
+QUICK = ["fm", "fm_all_rows", "mf", "mf_bpr", "als", "vae"]
+
+
+def marked(names, quick=QUICK):
+    """Return names as parameters, which are slow unless they are quick."""
+    return [
+        *filter(quick.__contains__, names),
+        *slow_params(name for name in names if name not in quick),
+    ]
+
+
 def data_of(model, data):
     return data[hasattr(model, "recommend")]
 
@@ -164,7 +176,9 @@ class Killing(Checkpoint):
 # Bitwise equality
 
 
-@pytest.mark.parametrize("name", ["fm", "fm_balanced", "fm_regressor", "rafm", "als", "vae"])
+@pytest.mark.parametrize(
+    "name", marked(["fm", "fm_balanced", "fm_regressor", "rafm", "als", "vae"])
+)
 @pytest.mark.parametrize("n_saved", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_fit_that_is_killed_while_it_trains_on_all_data_goes_on(name, n_saved, data, tmp_path):
     model = clone(MODELS[name]).set_params(max_iter=4)
@@ -186,8 +200,9 @@ LASTING = ["fm", "fm_stopped", "mf", "mf_bpr", "mf_slatk", "mf_midx", "vae_midx"
 @pytest.mark.parametrize(
     ("name", "n_saved"),
     [
-        *((name, (1, 3)[i % 2]) for i, name in enumerate(MODELS) if name not in LASTING),
-        *((name, n_saved) for name in LASTING for n_saved in (1, 3)),
+        pytest.param(name, n_saved, marks=[pytest.mark.slow] * (name not in QUICK))
+        for i, name in enumerate(MODELS)
+        for n_saved in ((1, 3) if name in LASTING else (1, 3)[i % 2 :][:1])
     ],
 )
 def test_resumed_fit_equals_the_uninterrupted_one(name, n_saved, data, uninterrupted, tmp_path):
@@ -299,7 +314,7 @@ def test_other_data_and_parameters_are_refused(data, tmp_path):
     assert clone(resume(path)).set_callbacks().set_params(batch_size=7).fit(X, y).n_iter_ == 5
 
 
-@pytest.mark.parametrize("name", ["fm_all_rows", "mf", "vae_kernel"])
+@pytest.mark.parametrize("name", marked(["fm_all_rows", "mf", "vae_kernel"]))
 def test_partial_fit_starts_from_the_checkpoint(name, data, tmp_path):
     given = data_of(MODELS[name], data)
     with pytest.raises(Killed):
@@ -587,12 +602,13 @@ OF_MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", OF_MODELS)
-def test_damaged_states_of_training_are_refused(name, data, saved):
+@pytest.mark.parametrize("n_values", [1, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", marked(OF_MODELS))
+def test_damaged_states_of_training_are_refused(name, n_values, data, saved):
     file, save = saved
     value = save(name)
     for path, news in OF_MODELS[name].items():
-        for new in news:
+        for new in news[:n_values]:
             storage.save(file, changed(value, path.strip().split("."), new))
             model = resume(file)
             before = learned(model)
@@ -658,7 +674,7 @@ def dtypes(value):
     return list(map(dtypes, value)) if isinstance(value, (list, tuple)) else np.asarray(value).dtype
 
 
-@pytest.mark.parametrize("name", OF_KERNELS)
+@pytest.mark.parametrize("name", marked(OF_KERNELS, ["als"]))
 def test_arrays_of_another_type_are_converted_or_refused(name, data, saved):
     file, save = saved
     value = save(name)
@@ -726,7 +742,7 @@ def test_names_that_no_attribute_has_are_refused(name, saved, monkeypatch):
         resume(file)
 
 
-@pytest.mark.parametrize("name", ["fm_regressor", "mf_learned", "als"])
+@pytest.mark.parametrize("name", marked(["fm_regressor", "mf_learned", "als"]))
 def test_files_of_the_other_byte_order(name, data, uninterrupted, saved, monkeypatch):
     file, save = saved
     write = np.lib.format.write_array

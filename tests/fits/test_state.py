@@ -305,6 +305,7 @@ def test_a_gpu_trains_beside_it(of_features, of_both, monkeypatch):
     assert_counted(MFRecommender(4, device="cuda", **SHORT).fit(LIKES), 3, LIKES)
 
 
+@pytest.mark.slow
 @each("n_shards", [1, 4])
 def test_shards_of_a_cluster(n_shards, of_features, of_both):
     distributed = pytest.importorskip("distributed")

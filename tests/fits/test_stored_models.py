@@ -150,7 +150,9 @@ def _predicted(model, data):
     return getattr(model, "transform" if isinstance(model, Word2Vec) else "predict")(data[0])
 
 
-@for_each("name", ["FM", "RaFM", "FFM", "DeepFM", "MF", "ALS", "VAE", "pairs", "words"])
+@for_each(
+    "name", ["FM", "MF", "ALS", "VAE", "pairs", "words"], slow=["RaFM", "FFM", "FwFM", "DeepFM"]
+)
 def test_vectors_are_stored_in_float16(name):
     model, data = MODELS[name]
     model = clone(model)

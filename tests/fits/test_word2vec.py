@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from helpers import each
+from helpers import each, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend.word2vec import Word2VecEpochs, gradients, pairs_of
 from sklearn.base import clone
@@ -36,6 +36,7 @@ OPTIMIZERS = {
     "adam": Adam(0.01),
     "dense_adam": Adam(0.01, lazy=False),
 }
+QUICK = "cf_sgd"
 
 FEW = {"n_components": 6, "min_count": 1, "max_iter": 3, "random_state": 0, "n_jobs": 1}
 
@@ -77,7 +78,7 @@ def some_tables(optimizer):
 
 
 @pytest.mark.parametrize("cbow", [False, True])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [QUICK, *slow_params(n for n in OPTIMIZERS if n != QUICK)])
 def test_training_equals_the_reference(name, cbow):
     optimizer, tokens = OPTIMIZERS[name], a_text()
     problem = a_problem(optimizer, cbow)

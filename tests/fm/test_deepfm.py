@@ -16,6 +16,8 @@ from freqfm.datasets import IncrementalOneHotEncoder
 from freqfm.initializers import Normal
 from freqfm.optimizers import Adam, RowwiseAdagrad
 
+pytestmark = pytest.mark.slow  # kernels of a further family
+
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
 
 

@@ -21,6 +21,8 @@ from freqfm import (
 from freqfm.initializers import Normal
 from freqfm.optimizers import CFSGD, FASGD, SGD, Adam, RowwiseAdagrad
 
+pytestmark = pytest.mark.slow  # kernels of further families
+
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
 DEEP = DeepFMClassifier, DeepFMRegressor
 CLASSIFIERS = DeepFMClassifier, FwFMClassifier

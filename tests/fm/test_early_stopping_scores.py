@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import BOTH, PENALTIES, assert_same_model, model_of, penalties_of
+from helpers import BOTH, PENALTIES, assert_same_model, model_of, penalties_of, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -52,11 +52,12 @@ def test_every_machine_is_stopped_by_the_score_of_its_epochs(clicks, cls):
         assert_allclose(model.validation_scores_[n_epochs - 1], score, rtol=1e-12)
 
 
+@pytest.mark.parametrize("penalties", [PENALTIES, *slow_params([{}])])
 def test_folds_are_scored_by_their_own_models_and_all_rows_are_trained_on(
-    clicks, capsys, at_full_rates
+    clicks, capsys, at_full_rates, penalties
 ):
     X, y = clicks
-    model = FMClassifier(scoring="roc_auc", verbose=1, **OPTIONS).fit(X, y)
+    model = FMClassifier(scoring="roc_auc", verbose=1, **OPTIONS, **penalties).fit(X, y)
     assert "validation roc_auc 0." in capsys.readouterr().out
     assert model.validation_scores_.shape == (4,) and (model.validation_scores_ > 0.5).all()
     options = OPTIONS | {"max_iter": model.best_iter_} | penalties_of(model)
@@ -71,12 +72,13 @@ def test_folds_are_scored_by_their_own_models_and_all_rows_are_trained_on(
 
 def test_loss_is_the_default_and_neg_log_loss_its_name(clicks):
     X, y = clicks
-    default = FMClassifier(**OPTIONS).fit(X, y)
-    named = FMClassifier(scoring="neg_log_loss", **OPTIONS).fit(X, y)
+    options = OPTIONS | PENALTIES
+    default = FMClassifier(**options).fit(X, y)
+    named = FMClassifier(scoring="neg_log_loss", **options).fit(X, y)
     assert default.scoring == "loss"
     assert_allclose(named.validation_scores_, default.validation_scores_, rtol=1e-5)
-    real = FMRegressor(**OPTIONS).fit(X, y)
-    named = FMRegressor(scoring="r2", **OPTIONS).fit(X, y)
+    real = FMRegressor(**options).fit(X, y)
+    named = FMRegressor(scoring="r2", **options).fit(X, y)
     assert_allclose(named.validation_scores_, real.validation_scores_, atol=1e-6)
 
 
@@ -115,7 +117,8 @@ def test_scores_are_weighted(clicks):
 
 def test_callables_stop_training(clicks, capsys):
     X, y = clicks
-    patient = FMRegressor(scoring=constant, n_iter_no_change=3, random_state=0, verbose=1)
+    options = {"n_iter_no_change": 3, "random_state": 0, "verbose": 1, **PENALTIES}
+    patient = FMRegressor(scoring=constant, **options)
     patient.fit(X, y)
     assert patient.n_iter_ == 4 and patient.best_iter_ == 1
     assert "validation constant 0.25" in capsys.readouterr().out

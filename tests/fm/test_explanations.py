@@ -54,8 +54,8 @@ N_FEATURES = 6
 ROWS = RNG.normal(size=(80, N_FEATURES)) * (RNG.random((80, N_FEATURES)) < 0.6)
 ROWS[3] = 0
 SPARSE = sparse.csr_array(ROWS)
-MACHINES = [
-    ("FM", {"n_components": 3}),
+MACHINES = [("FM", {"n_components": 3})]
+FURTHER = [
     ("RaFM", {"ranks": (2, 4, 7), "rank_assignment": [2, 7, 4, 7, 2, 4]}),
     ("RaFM", {"ranks": (2, 4), "rank_assignment": [45], "rank_sharing": "truncate"}),
     ("FwFM", {"n_components": 3, "fields": [0, 1, 0, 2, 2, 1]}),
@@ -65,11 +65,12 @@ MACHINES = [
     ("DeepFM", {"n_components": 3, "hidden_layer_sizes": ()}),
     ("NFM", {"n_components": 3, "hidden_layer_sizes": (4,)}),
 ]
-CASES = [
-    (name, params, n_classes) for name, params in MACHINES for n_classes in (0, 2, 3)
-]  # 0: regression
-SECOND_ORDER = [
-    case for case in CASES
+# The number of classes is 0 in regressions.
+CASES, SLOW = (
+    [(*one, n) for one in machines for n in (0, 2, 3)] for machines in (MACHINES, FURTHER)
+)
+SLOW_SECOND_ORDER = [
+    case for case in SLOW
     if case[0] not in ("DeepFM", "NFM") or case[1].get("hidden_layer_sizes") == ()
 ]  # fmt: skip
 
@@ -111,7 +112,7 @@ def all_coalitions(score, x, background):
     return found
 
 
-@each("name, params, n_classes", CASES)
+@each("name, params, n_classes", CASES, slow=SLOW)
 def test_contributions_add_up(name, params, n_classes):
     model = fitted(name, params, n_classes)
     for background in (None, SPARSE[:20], ROWS[5:6]):
@@ -127,7 +128,7 @@ def test_contributions_add_up(name, params, n_classes):
             assert_allclose(by_field[:, :, column], values[:, :, members].sum(axis=2), atol=1e-9)
 
 
-@each("name, params, n_classes", SECOND_ORDER)
+@each("name, params, n_classes", CASES, slow=SLOW_SECOND_ORDER)
 def test_shapley_values_are_exact(name, params, n_classes):
     model, background = fitted(name, params, n_classes), ROWS[10:17]
     values, _ = parts(model.explain(ROWS[:4], background=background))
@@ -180,6 +181,7 @@ def test_plain_contributions_are_the_linear_term_and_half_of_each_interaction():
     assert_allclose(found.contributions.toarray(), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @each("name", ["DeepFM", "NFM"])
 def test_deep_contributions_of_a_tower_without_a_bend_are_exact(name):
     model = fitted(name, {"n_components": 3, "hidden_layer_sizes": (4,)}, 0)
@@ -236,6 +238,7 @@ def test_weights_and_partial_fit():
         assert_allclose(base[:, None] + values.sum(axis=2), scores(changed, SPARSE), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_predictions_that_are_no_scores():
     model = freqfm.FMRegressor(3, loss="poisson", max_iter=2, random_state=0).fit(
         SPARSE, np.abs(ROWS[:, 0])
@@ -479,7 +482,7 @@ def origins():
     )
 
 
-@each("encoder, expected", [*origins()])
+@each("encoder, expected", [*origins()][::5], slow=[*origins()])
 def test_columns_are_grouped_by_origin_whatever_their_names(encoder, expected):
     labels = [label.replace("*", " ") for label in expected.split()]
     encoder = clone(encoder).fit(GOODS, SOLD)
@@ -566,6 +569,7 @@ def models_around():
     yield several, lambda table: np.mean([member(table) for member in members], axis=0)
 
 
+@pytest.mark.slow
 def test_explain_of_models_around_a_pipeline():
     for model, score in models_around():
         for background in (None, TABLE[:20]):
@@ -595,7 +599,7 @@ def test_models_that_cannot_be_explained_say_why():
 
 
 @pytest.mark.slow
-@each("name, params, n_classes", [case for case in SECOND_ORDER if case[2] != 2])
+@each("name, params, n_classes", [case for case in CASES + SLOW_SECOND_ORDER if case[2] != 2])
 def test_shap_agrees(name, params, n_classes):
     shap = pytest.importorskip("shap")
     model, background = fitted(name, params, n_classes), ROWS[10:17]
@@ -607,17 +611,14 @@ def test_shap_agrees(name, params, n_classes):
     assert_allclose(base, np.atleast_2d(expected.base_values[0]).ravel(), atol=1e-5)
 
 
-def test_shap_does_not_take_a_machine_for_a_linear_model():
+@each("name, params", MACHINES, slow=FURTHER)
+def test_shap_does_not_take_a_machine_for_a_linear_model(name, params):
     shap = pytest.importorskip("shap")
-    for name, params in MACHINES:
-        model = fitted(name, params)
-        message = r"only the linear part.*decision_function, background.*shap gets no coef_"
-        for explainer, error in [
-            (shap.Explainer, "not callable"),
-            (shap.LinearExplainer, "unknown"),
-        ]:
-            with pytest.warns(UserWarning, match=message), pytest.raises(Exception, match=error):
-                explainer(model, ROWS)
+    model = fitted(name, params)
+    message = r"only the linear part.*decision_function, background.*shap gets no coef_"
+    for explainer, error in [(shap.Explainer, "not callable"), (shap.LinearExplainer, "unknown")]:
+        with pytest.warns(UserWarning, match=message), pytest.raises(Exception, match=error):
+            explainer(model, ROWS)
 
 
 def test_feature_selection_by_coef_warns():
@@ -635,7 +636,7 @@ def test_feature_selection_by_coef_warns():
         _ = freqfm.FMClassifier().coef_
 
 
-@each("name, params, n_classes", CASES)
+@each("name, params, n_classes", CASES, slow=SLOW)
 def test_importances_are_mean_absolute_contributions(name, params, n_classes):
     model = fitted(name, params, n_classes)
     for fields in (None, list("abacbc")):

@@ -12,6 +12,8 @@ from sklearn.preprocessing import OneHotEncoder
 from freqfm import FFMClassifier, FFMRegressor, FMClassifier, FwFMRegressor, column_fields
 from freqfm.initializers import Normal
 
+pytestmark = pytest.mark.slow  # kernels of a further family
+
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
 BOTH = pytest.mark.parametrize("cls", [FFMClassifier, FFMRegressor])
 

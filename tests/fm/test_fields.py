@@ -165,6 +165,7 @@ def test_labels_of_fields_are_of_one_type(labels, found, table):
         machine(FMClassifier).fit(X, y).explain(X, fields=labels)
 
 
+@pytest.mark.slow
 @each(
     "labels",
     [
@@ -255,6 +256,7 @@ def test_categories_whose_fields_are_lost_are_refused(cls, steps):
         make_pipeline(*steps, machine(cls)).fit(rows, y)
 
 
+@pytest.mark.slow
 @each("cls", FEW)
 def test_columns_that_are_fields_each_are_no_categories(cls):
     rng, (rows, y) = np.random.default_rng(2), mixed()
@@ -284,6 +286,7 @@ def test_categories_are_found_in_all_rows(of_interest):
     assert (first, last) == (2, X.shape[1] - 1)
 
 
+@pytest.mark.slow
 @each("cls", FEW)
 @each(
     "step",
@@ -306,6 +309,7 @@ def test_steps_that_keep_columns_carry_their_fields(cls, step):
     model.predict(rows[:, :2])
 
 
+@pytest.mark.slow
 @each("cls", FEW)
 @each(
     "encoder, widths",
@@ -331,6 +335,7 @@ def test_fields_of_encoders_within_others(cls, encoder, widths):
     model.predict(rows)
 
 
+@pytest.mark.slow
 @each("cls", [FFMClassifier, DeepFMClassifier])
 @each("fields", [None, np.repeat([0, 1, 2], 5), list("aaaaabbbbbccccc")])
 def test_rows_that_carry_other_fields_are_refused(cls, fields):
@@ -367,6 +372,7 @@ def test_rows_that_carry_other_fields_are_refused(cls, fields):
     assert pickle.dumps(model) == before
 
 
+@pytest.mark.slow
 def test_fields_of_the_users_own_may_be_coarser_or_finer():
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 5, (300, 3))
@@ -375,6 +381,7 @@ def test_fields_of_the_users_own_may_be_coarser_or_finer():
         machine(FFMClassifier, fields=fields).fit(X, rows[:, 0] > 2).predict(X)
 
 
+@pytest.mark.slow
 @each("cls", [FFMClassifier, DeepFMClassifier])
 def test_fields_may_not_swap_their_labels(cls):
     rng = np.random.default_rng(0)
@@ -389,6 +396,7 @@ def test_fields_may_not_swap_their_labels(cls):
             model.set_params(fields=list(swapped or same)).partial_fit(X, y)
 
 
+@pytest.mark.slow
 def test_streams_of_categories_need_fields_and_validation_has_the_same(table):
     rows, y = table
     rows = rows[:, 1:]
@@ -407,6 +415,7 @@ def test_streams_of_categories_need_fields_and_validation_has_the_same(table):
         machine(FFMClassifier).fit(stream(encoder), X_val=stream(swapped, rows[:, ::-1]))
 
 
+@pytest.mark.slow
 @each("container", ["pandas", "polars"])
 @each(
     "encoder",
@@ -435,6 +444,7 @@ def test_output_in_frames_does_not_concern_rows_with_fields(container, encoder, 
         assert part.set_output(transform="default") is part
 
 
+@pytest.mark.slow
 def test_sklearn_compatible():
     check_estimator(WithFields(encoder_of()), on_skip=None)
     # Scikit-learn 1.6 subtracts a mean from integers in place.

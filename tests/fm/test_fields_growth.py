@@ -23,6 +23,8 @@ from freqfm.datasets import IncrementalOneHotEncoder, RowStream
 from freqfm.initializers import Initializer, Normal, XavierUniform
 from freqfm.optimizers import OPTIMIZERS, Adam
 
+pytestmark = pytest.mark.slow  # kernels of further families
+
 # Columns of fields b, d and e; then more of them, and of a and c, which come earlier in order.
 WIDE = np.array(list("bbbbdddeebdaac"))
 N_KNOWN, NUMBERS = 9, [0, 0, 0, 0, 1, 1, 1, 2, 2, 0, 1, 3, 3, 4]

@@ -6,7 +6,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
-from helpers import PENALTIES, assert_same_model
+from helpers import PENALTIES, assert_same_model, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.special import expit
@@ -43,8 +43,8 @@ LONG = [
     RaFMRegressor(max_iter=20),
     RaFMClassifier(rank_sharing="truncate", early_stopping=False, max_iter=10),
     RaFMClassifier(max_iter=20, **PENALTIES),
-    *(cls(**SMALL) for cls in (FFMRegressor, FwFMClassifier, FwFMRegressor)),
-    DeepFMRegressor(**DEEP),
+    *(cls(**SMALL) for cls in (FFMClassifier, FFMRegressor, FwFMClassifier, FwFMRegressor)),
+    *(cls(**DEEP) for cls in (DeepFMClassifier, DeepFMRegressor)),
     *(cls(**PENALTIES) for cls in (NFMClassifier, NFMRegressor)),
 ]
 
@@ -52,11 +52,8 @@ LONG = [
 @pytest.mark.parametrize(
     "estimator",
     [
-        FMClassifier(max_iter=20),
         FMRegressor(max_iter=20, **PENALTIES),
-        FFMClassifier(**SMALL),
-        DeepFMClassifier(**DEEP),
-        *(pytest.param(estimator, marks=pytest.mark.slow) for estimator in LONG),
+        *slow_params([FMClassifier(max_iter=20), *LONG]),
     ],
     ids=repr,
 )
@@ -70,7 +67,9 @@ def test_sklearn_compatible(estimator):
 # What it learns
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "fa_sgd", "cf_sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize(
+    "optimizer", ["cf_sgd", *slow_params(["sgd", "fa_sgd", "adagrad", "rowwise_adagrad"])]
+)
 def test_learns_xor(optimizer):
     # No linear model can: one of two tokens in each of two fields, positive where they differ.
     a, b = np.tile([0, 0, 1, 1], 250), np.tile([0, 1, 0, 1], 250)
@@ -145,7 +144,7 @@ def test_regression_recovers_a_product():
     assert model.factors_[1] @ model.factors_[2] == pytest.approx(2, abs=0.1)
 
 
-@pytest.mark.parametrize("scale", [0.01, 1, 50])
+@pytest.mark.parametrize("scale", [50, *slow_params([0.01, 1])])
 def test_default_regressor_is_stable_on_data_of_any_scale(scale):
     X, y = make_regression(300, 10, n_informative=5, noise=1, random_state=0)
     model = FMRegressor(random_state=0).fit(scale * X, y)
@@ -167,10 +166,11 @@ def test_intercept_starts_at_the_base_rate(log):
 
 def test_class_weight(log):
     X, y = log
-    plain = FMClassifier(random_state=0).fit(X, y)
-    balanced = FMClassifier(class_weight="balanced", random_state=0).fit(X, y)
+    options = {"random_state": 0, **PENALTIES}
+    plain = FMClassifier(**options).fit(X, y)
+    balanced = FMClassifier(class_weight="balanced", **options).fit(X, y)
     weight = np.where(y, len(y) / 2 / y.sum(), len(y) / 2 / (1 - y).sum())
-    by_hand = FMClassifier(random_state=0).fit(X, y, sample_weight=weight)
+    by_hand = FMClassifier(**options).fit(X, y, sample_weight=weight)
     assert balanced.predict(X).mean() > plain.predict(X).mean() + 0.05
     assert_allclose(balanced.decision_function(X), by_hand.decision_function(X), atol=1e-5)
 
@@ -202,7 +202,7 @@ def test_pipeline_with_one_hot_encoder():
         assert model.predict_proba([["eve", "tea"]]).shape == (1, 2)
 
 
-@pytest.mark.parametrize("optimizer", ["cf_sgd", CFSGD()])
+@pytest.mark.parametrize("optimizer", ["cf_sgd", *slow_params([CFSGD()])])
 def test_grid_search_reaches_into_the_optimizer(log, optimizer):
     X, y = log
     grid = {"optimizer__learning_rate": [1e-6, 1.0], "n_components": [2]}
@@ -254,7 +254,7 @@ def test_memory_mapped_model_predicts_and_continues(log, tmp_path):
     assert_array_equal(mapped.partial_fit(X, y).factors_, model.partial_fit(X, y).factors_)
 
 
-@pytest.mark.parametrize("cls", [FMClassifier, FMRegressor])
+@pytest.mark.parametrize("cls", [FMClassifier, *slow_params([FMRegressor])])
 def test_pickle_joblib_and_skops_round_trips(log, cls, tmp_path):
     skops = pytest.importorskip("skops.io")
     X, y = log

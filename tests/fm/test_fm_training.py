@@ -16,6 +16,7 @@ from helpers import (
     model_of,
     outputs,
     penalties_of,
+    slow_params,
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
@@ -326,7 +327,7 @@ def test_given_validation_set_is_watched_and_not_trained_on(log, cls, at_full_ra
     assert model.validation_scores_.max() == pytest.approx(-loss, rel=1e-4)
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_classes", [2, *slow_params([3])])
 def test_rows_of_weight_zero_are_no_rows(n_classes):
     # Enough rows for shuffling by blocks.
     X, y = make_clicks(30_000, (40, 10), random_state=0)
@@ -609,7 +610,7 @@ def test_strong_penalties_shrink_the_model_to_the_base_rate(cls, name):
     assert max(np.abs(table).max() for table in tables if len(table)) < 0.05
 
 
-@pytest.mark.parametrize("n_rows", [100, 250, 1000])
+@pytest.mark.parametrize("n_rows", [100, 250, *slow_params([1000])])
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_default_rates_suit_squared_errors(optimizer, n_rows):
     X, y = make_clicks(n_rows + 1000, (30, 20, 10), random_state=0)

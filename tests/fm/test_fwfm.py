@@ -12,6 +12,8 @@ from freqfm import FMClassifier, FwFMClassifier, FwFMRegressor, column_fields
 from freqfm.initializers import Normal
 from freqfm.optimizers import Adam
 
+pytestmark = pytest.mark.slow  # kernels of a further family
+
 FIELDS = np.repeat([0, 1, 2], [300, 100, 10])  # of the fixture ``log``
 
 

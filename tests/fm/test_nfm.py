@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pytest
 from emulated_gpu import EmulatedDevice
 from helpers import PENALTIES, assert_same_model, each
 from numpy.testing import assert_allclose, assert_array_equal
@@ -18,6 +19,8 @@ from freqfm import (
 )
 from freqfm.backends.cuda.backend import CUDABackend
 from freqfm.initializers import Normal
+
+pytestmark = pytest.mark.slow  # kernels of a further family
 
 PAIRS = [(NFMClassifier, DeepFMClassifier), (NFMRegressor, DeepFMRegressor)]
 

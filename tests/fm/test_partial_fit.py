@@ -76,6 +76,7 @@ def test_part_of_the_model_trains_as_the_whole(chunks, optimizer, monkeypatch):
             assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [None, np.repeat([0, 1, 2], [2000, 900, 100])])
 def test_part_of_a_tower_trains_as_the_whole(chunks, fields, monkeypatch):
     params = {"hidden_layer_sizes": (4,), "fields": fields}
@@ -103,6 +104,7 @@ def test_part_of_a_model_with_fields_trains_as_the_whole(chunks, optimizer, cls,
         assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "cf_sgd"])
 @pytest.mark.parametrize("sharing", ["separate", "truncate"])
 @pytest.mark.parametrize("ranks", [(2, 3, 5), (4,)])
@@ -150,7 +152,11 @@ def test_chunk_that_diverges_changes_nothing(chunks, cls):
         # A copy of one number for each token would take 1.6 MB.
         (FMClassifier(16, random_state=0), 1e6),
         # Ranks of all tokens are looked at, in 16 bytes a token; vectors and state take 280.
-        (RaFMClassifier((16, 32), rank_assignment=[0], optimizer="adam", random_state=0), 12e6),
+        pytest.param(
+            RaFMClassifier((16, 32), rank_assignment=[0], optimizer="adam", random_state=0),
+            12e6,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_chunk_takes_no_memory_that_grows_with_the_tables(model, most):
@@ -258,6 +264,11 @@ def test_widths_that_cannot_be(chunks):
     named = model_of(FMRegressor).partial_fit(frame, np.ones(5))
     with pytest.raises(ValueError, match="n_features=6 would add features without names"):
         named.partial_fit(np.eye(6), np.ones(6), n_features=6)
+
+
+@pytest.mark.slow
+def test_ranks_and_fields_of_other_widths(chunks):
+    X, y, _ = chunks[0]
     ranked = model_of(RaFMClassifier).partial_fit(X, y, classes=[0, 1])
     with pytest.raises(ValueError, match="n_features=3001 .*whose ranks were given out"):
         ranked.partial_fit(X, y, n_features=3001)

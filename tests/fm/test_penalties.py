@@ -133,6 +133,7 @@ def test_only_what_is_auto_and_can_be_validated_is_chosen(clicks, params, expect
     assert tried(FMClassifier(**params), clicks) == expected
 
 
+@pytest.mark.slow
 def test_large_data_have_the_usual_penalties(clicks, monkeypatch):
     fields = options_of(FFMClassifier)
     assert tried(FFMClassifier(**fields), clicks) == [(1, 2), STRONG, WEAK]

@@ -19,6 +19,8 @@ from freqfm.estimators.fm.factors import assign_levels
 from freqfm.initializers import Normal
 from freqfm.optimizers import Adam
 
+pytestmark = pytest.mark.slow  # kernels of a further family
+
 
 def test_planted_interactions_beat_the_linear_part():
     X, y, planted = make_clicks(30_000, (500, 200, 20), return_model=True, random_state=1)

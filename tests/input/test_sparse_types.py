@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from helpers import each
+from helpers import each, slow_params
 from numpy.testing import assert_array_equal
 from scipy import sparse
 
@@ -143,7 +143,9 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    "use", [*(use for use in USES if use != "features"), *slow_params(["features"])]
+)
 def test_pairs_that_repeat_are_added_up(use, tmp_path):
     """What each use makes of float64, as if nothing repeated, is what it makes of all others."""
     expected = np.asarray(USES[use](sparse.csr_array(SUMS.astype(float)), tmp_path))

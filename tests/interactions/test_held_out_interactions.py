@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import slow_params
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -27,7 +28,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=["MF", "ALS", *slow_params(["LightGCN", "VAE"])])
 def model(request):
     return clone(MODELS[request.param])
 

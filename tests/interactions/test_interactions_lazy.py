@@ -215,8 +215,11 @@ def log(tmp_path, monkeypatch):
     return made
 
 
+QUICK = ["path of a folder", "iterator of batches"]
+
+
 @pytest.mark.filterwarnings("ignore:X is read with")
-@each("name", LAZY)
+@each("name", QUICK, slow=[name for name in LAZY if name not in QUICK])
 def test_matrix_of_batches_is_bitwise_that_of_the_table(log, name):
     for kind, columns in COLUMNS.items():
         path, frame = log(columns)
@@ -262,6 +265,7 @@ def test_what_cannot_be_read_lazily_is_refused_by_name(log, tmp_path):
         model.fit(LAZY["stream"](path, missing))
 
 
+@pytest.mark.slow
 def test_a_row_takes_twelve_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(_interactions, "_ROWS_OF_CHUNK", 4000)
     monkeypatch.setattr(encoding, "_ENTRIES", 1000)

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import failing_checks
+from helpers import failing_checks, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -49,6 +49,7 @@ def model(log):
 
 
 # Values are ignored: matrix factorization needs non-negative ones, while ids may be anything.
+@pytest.mark.slow
 def test_sklearn_compatible():
     model = InteractionRecommender(SMALL, value=None)
     check_estimator(model, on_skip=None, expected_failed_checks=failing_checks())
@@ -115,7 +116,9 @@ def test_growing(log, first):
 
 
 @pytest.mark.parametrize(
-    "cv", [WarmStartKFold(3, random_state=0), LeaveLastOut(3), GlobalTimeSplit(2)], ids=repr
+    "cv",
+    [LeaveLastOut(3), *slow_params([WarmStartKFold(3, random_state=0), GlobalTimeSplit(2)])],
+    ids=repr,
 )
 def test_searching_on_interactions(log, cv):
     search = GridSearchCV(
@@ -132,6 +135,7 @@ def test_searching_on_interactions(log, cv):
     assert (scores > 0.2).all()
 
 
+@pytest.mark.slow
 def test_searching_on_a_matrix(log):
     X = sparse.csr_array(
         (

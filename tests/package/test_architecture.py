@@ -146,6 +146,25 @@ def trees():
     return {module: ast.parse(path.read_text("utf-8")) for module, path in SOURCES.items()}
 
 
+@functools.cache
+def nodes(*kinds):
+    """Return the nodes of some kinds in all modules, as pairs of the module and the node."""
+    every = (
+        nodes() if kinds else [(m, node) for m, tree in trees().items() for node in ast.walk(tree)]
+    )
+    return [(module, node) for module, node in every if isinstance(node, kinds or ast.AST)]
+
+
+def importing(wanted):
+    """Return the modules that import a name for which a function returns True."""
+    return {
+        module
+        for module, node in nodes(ast.Import, ast.ImportFrom)
+        for name in imports_of(node, module.rpartition(".")[0])
+        if wanted(name)
+    }
+
+
 def imports_of(node, package):
     """Return the full names an import statement asks for; ``package`` anchors relative ones."""
     if isinstance(node, ast.Import):
@@ -253,16 +272,14 @@ def test_imports_follow_the_layers():
 
 def test_layers_are_not_evaded():
     # A module that imports by name could import any part.
-    importing = {
+    found = {
         module
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Name, ast.Attribute))
-        and ast.unparse(node).endswith(("import_module", "__import__"))
+        for module, node in nodes(ast.Name, ast.Attribute)
+        if getattr(node, "id", getattr(node, "attr", "")).endswith(("import_module", "__import__"))
     }
     # Two look for other packages, or for a class that a file names.
     others = {"freqfm.dask._cluster", "freqfm.callbacks._storage"}
-    assert importing == {"freqfm", *others, *FOUND_ABOVE}
+    assert found == {"freqfm", *others, *FOUND_ABOVE}
     for module, names in FOUND_ABOVE.items():
         module = importlib.import_module(module)
         assert module._LAZY.items() == names.items()
@@ -322,26 +339,14 @@ def too_large(module, tree):
 
 
 def test_cuda_is_imported_in_one_file():
-    importing = {
-        module
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
-        for name in imports_of(node, module.rpartition(".")[0])
-        if name.startswith(("numba.cuda", "numba_cuda"))
-    }
-    assert importing == {"freqfm.backends.cuda.device"}
+    found = importing(lambda name: name.startswith(("numba.cuda", "numba_cuda")))
+    assert found == {"freqfm.backends.cuda.device"}
 
 
 def test_details_of_numba_are_imported_in_one_folder():
     details = "numba.core", "numba.cpython", "numba.extending", "llvmlite"
-    importing = {
-        module
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
-        for name in imports_of(node, module.rpartition(".")[0])
-        if name.startswith(details)
-    }
-    assert {part_of(module) for module in importing} == {"_numba"}
+    found = importing(lambda name: name.startswith(details))
+    assert {part_of(module) for module in found} == {"_numba"}
 
 
 def private(name):
@@ -350,20 +355,12 @@ def private(name):
 
 
 def test_private_names_of_scikit_learn_are_in_one_file():
-    importing = {
-        module
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
-        for name in imports_of(node, module.rpartition(".")[0])
-        if private(name)
-    }
-    assert importing == {"freqfm._sklearn"}
+    assert importing(private) == {"freqfm._sklearn"}
     assert private("sklearn.utils._param_validation.Interval")
     assert private("sklearn.utils.validation._num_samples") and not private("sklearn.__version__")
     naming = {
         module
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
+        for module, node in nodes(ast.Constant, ast.Attribute)
         for name in [getattr(node, "value", None), getattr(node, "attr", None)]
         if isinstance(name, str) and name in CALLBACK_ATTRIBUTES
     }
@@ -425,13 +422,8 @@ def test_functions_are_small():
 
 def test_only_hashed_folders_are_compiled():
     # The cache of compiled code is named after the sources of these folders.
-    compiled = {
-        module
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
-        for name in imports_of(node, module.rpartition(".")[0])
-        if name in {f"freqfm._numba.jit.{decorator}" for decorator in DECORATORS}
-    }
+    decorators = {f"freqfm._numba.jit.{decorator}" for decorator in DECORATORS}
+    compiled = importing(decorators.__contains__)
     assert {part_of(module) for module in compiled} == set(COMPILED)
 
 

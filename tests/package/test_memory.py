@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from helpers import each
+from helpers import each, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from processes import python
 from scipy import sparse
@@ -238,7 +238,9 @@ def peak_of(call):
     "model",
     [
         MFRecommender(64, max_iter=1, random_state=0),
-        FastVAERecommender(64, max_iter=1, negative_sampler="uniform", random_state=0),
+        *slow_params(
+            [FastVAERecommender(64, max_iter=1, negative_sampler="uniform", random_state=0)]
+        ),
     ],
 )
 def test_partial_fit_keeps_no_copy_beside_the_model_before(model):
@@ -251,7 +253,11 @@ def test_partial_fit_keeps_no_copy_beside_the_model_before(model):
 
 @pytest.mark.parametrize(
     "early_stopping, weighted, chosen",
-    [(a, b, False) for a in (False, True) for b in (False, True)] + [(True, True, True)],
+    [
+        (False, False, False),
+        (True, True, False),
+        *slow_params([(False, True, False), (True, False, False), (True, True, True)]),
+    ],
 )
 def test_machines_use_the_documented_memory(early_stopping, weighted, chosen, monkeypatch):
     monkeypatch.setattr(_rows, "_ENTRIES", 1 << 10)
@@ -309,7 +315,9 @@ def test_vectors_of_pairs_are_gathered_in_parts(monkeypatch):
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])
-@pytest.mark.parametrize("loss, per_entry", [("softmax", 16), ("bpr", 16), ("directau", 30)])
+@pytest.mark.parametrize(
+    "loss, per_entry", [("softmax", 16), *slow_params([("bpr", 16), ("directau", 30)])]
+)
 def test_factorization_uses_the_documented_memory(loss, per_entry, early_stopping, monkeypatch):
     monkeypatch.setattr(_holdout, "_ENTRIES", 1 << 10)
     monkeypatch.setattr(interactions, "_VALIDATION_USERS", 100)
@@ -360,6 +368,8 @@ def test_least_squares_use_the_documented_memory(weighted, early_stopping, monke
         (MFRecommender(4, loss="bpr", max_iter=1, random_state=0), 16),
         (MFRecommender(4, max_iter=1, n_negatives=4, batch_size=64, random_state=0), 16),
         (ItemKNNRecommender(5), 20),
+    ],
+    slow=[
         (ItemKNNRecommender(5, weighting="bm25"), 20),
         (EASERecommender(n_neighbors=5), 20),
     ],

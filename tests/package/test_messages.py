@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import each
+from helpers import each, slow_params
 from sklearn.feature_extraction import FeatureHasher
 
 from freqfm import (
@@ -201,7 +201,11 @@ def written(folder, text):
 HOSTILE = ["\x1b[2J\x07", "a\nb\r\nc", "\ud800", "\u202eabc", "x" * 10**5]
 
 
-@pytest.mark.parametrize("call", CALLS)
+# Fits with features compile kernels of their own.
+QUICK = [call for call in CALLS if call not in ("features of users", "features twice")]
+
+
+@pytest.mark.parametrize("call", [*QUICK, *slow_params(["features of users", "features twice"])])
 def test_errors_and_warnings_are_short_and_escaped(call, fitted, tmp_path):
     for text in HOSTILE:
         with warnings.catch_warnings(record=True) as caught:

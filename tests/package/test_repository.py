@@ -80,6 +80,7 @@ def test_conda_recipe_repeats_the_metadata():
     assert f"  summary: {summary}\n" in recipe
 
 
+@pytest.mark.slow
 def test_claims_follow_from_the_results_that_are_kept(tmp_path):
     read("docs/figures/claims.csv")
     figures = tmp_path / "docs" / "figures"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulated_gpu import EmulatedDevice
+from helpers import slow_params
 from scipy import sparse
 from test_architecture import SOURCES
 
@@ -84,7 +85,13 @@ def rows_of(model):
     return QUERIES if isinstance(model.backbone, Context) else X
 
 
-@pytest.mark.parametrize("part", PARTS)
+# These compile no kernels of their own.
+QUICK = ["MFRecommender", 'temperature="cu_tau"', "temperatures that change in a fit"]
+QUICK += ["initializers that read interactions", "scoring by a function"]
+REST = [part for part in PARTS if part not in QUICK]
+
+
+@pytest.mark.parametrize("part", [*QUICK, *slow_params(REST)])
 def test_dislikes_contexts_and_further_data(part):
     marks, model = TABLE[part], made(part)
     refused = is_refused(lambda: with_dislikes(model, rows_of(model)))
@@ -118,6 +125,7 @@ def test_what_a_gpu_does_not_train(part, monkeypatch):
         assert re.search(r"on the CPU only; set device='cpu', or device='auto'\.$", is_refused(run))
 
 
+@pytest.mark.slow
 def test_what_a_cluster_does_not_train():
     da, fdask = pytest.importorskip("dask.array"), pytest.importorskip("freqfm.dask")
     distributed = pytest.importorskip("distributed")

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import check_matrix_recommender, weighted_interactions
+from helpers import check_matrix_recommender, slow_params, weighted_interactions
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -86,7 +86,7 @@ def halves(model, X, monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("solver", ["cg", "cholesky"])
+@pytest.mark.parametrize("solver", ["cg", *slow_params(["cholesky"])])
 def test_sklearn_compatible(solver):
     check_matrix_recommender(ALSRecommender(max_iter=3, solver=solver))
 

@@ -290,6 +290,7 @@ def test_partial_fit_trains_all_members(X):
     assert hasattr(with_vae, "partial_fit") and not hasattr(with_vae, "explain")
 
 
+@pytest.mark.slow
 def test_tables_are_blended_by_their_latest_interactions(X, monkeypatch):
     monkeypatch.setattr(blend, "default_members", lambda time_limit=None: members())
     users, rows = X.nonzero()

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers import each
+from helpers import each, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -98,7 +98,8 @@ def test_models_without_dislikes_are_the_same(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["bsl", "softmax", "psl", "slatk", "ccl", "bpr", "directau", "mawu", "macr"]
+    "name",
+    ["bsl", "bpr", *slow_params(["softmax", "psl", "slatk", "ccl", "directau", "mawu", "macr"])],
 )
 def test_every_ranking_loss_lowers_dislikes(name):
     # Items that similar users like, but that some dislike.
@@ -263,6 +264,7 @@ class Interrupting(Checkpoint):
             raise Interrupted
 
 
+@pytest.mark.slow
 @each("name, n_files", [("als", 1), ("bsl", 4), ("directau", 2)])
 def test_a_resumed_fit_is_that_without_an_interruption(name, n_files, tmp_path):
     model = made(name).set_params(early_stopping=True, max_iter=3, n_iter_no_change=None)

@@ -165,6 +165,7 @@ def distances_moved(model, X, n_epochs):
     return moved
 
 
+@pytest.mark.slow
 def test_the_default_rate_falls_over_a_fit_and_a_given_one_does_not():
     X = make_interactions(40, 30, 300, random_state=0)
     falling = distances_moved(MFRecommender(4, random_state=0), X, 110)

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import check_matrix_recommender, each, most_popular
+from helpers import check_matrix_recommender, each, most_popular, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.vae import unit
 from scipy import sparse
@@ -43,14 +43,12 @@ def model(log):
     return make(max_iter=20).fit(log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [
         {"max_iter": 2},
-        pytest.param(
-            {"max_iter": 1, "negative_sampler": "midx_popularity", "n_negatives": 5},
-            marks=pytest.mark.slow,
-        ),
+        *slow_params([{"max_iter": 1, "negative_sampler": "midx_popularity", "n_negatives": 5}]),
     ],
     ids=str,
 )
@@ -286,6 +284,7 @@ def test_early_stopping_finds_the_best_epoch_and_then_trains_on_all(log, capsys)
         assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_withheld_diagonal_of_a_checkerboard_is_found():
     # implicit's test: even users have the even items, odd users the odd, but not their own number.
     n = 128
@@ -331,6 +330,7 @@ def test_divergence_leaves_the_last_finite_model(log):
     assert_array_equal(model.predict(log), ranked)
 
 
+@pytest.mark.slow
 def test_in_a_search_and_on_named_ids(log):
     users, items = log.nonzero()
     pairs = [(f"u{u}", f"i{i}") for u, i in zip(users, items, strict=True)]
