@@ -174,7 +174,8 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="100 users, drawn: a test")
     args = parser.parse_args()
-    n_seeds = {name: args.seeds if name in SEEDED else 1 for name in args.models}
+    n_seeds = 1 if args.quick else args.seeds
+    n_seeds = {name: n_seeds if name in SEEDED else 1 for name in args.models}
     table = movielens(args)
     rows = {name: partial(of_events, table, of, True) for name, of in WEIGHTS.items()}
     plain = WEIGHTS["without returns"]

@@ -156,6 +156,10 @@ CASES = {
 }
 
 
+# One of each kind.
+QUICK = ["fm_classifier", "rafm_regressor_stops", "mf_softmax_stops", "mf_mawu", "vae_midx_stops"]
+
+
 def run(name, scale):
     """Fit a case in this process and print a line of JSON."""
     warnings.simplefilter("ignore")  # two epochs are not meant to converge
@@ -174,7 +178,7 @@ def main():
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full size")
     parser.add_argument("--case", choices=CASES, action="append", help="only this one; repeatable")
     parser.add_argument("--out", type=Path, help="folder for results")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: that it runs")
+    parser.add_argument("--quick", action="store_true", help="few cases, tiny sizes: that it runs")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     scale = 0.01 if args.quick else args.scale
@@ -185,7 +189,7 @@ def main():
     # Freed arrays go back to the system at once, and the next ones count again.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     print(f"{'case':22} {'above the input':>16} {'docstring':>12} {'ratio':>6} {'seconds':>8}")
-    for name in args.case or CASES:
+    for name in args.case or (QUICK if args.quick else CASES):
         command = [sys.executable, __file__, "--here", "--case", name, "--scale", str(scale)]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment)
         result = results[name] = json.loads(done.stdout.splitlines()[-1])

@@ -182,6 +182,7 @@ def test_a_lost_worker_changes_nothing(likes):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_workers_that_are_killed_change_nothing(of_processes, weighted):  # noqa: F811
     params = {**ALS, "client": of_processes, "n_shards": 2, "max_iter": 5}
     expected = fdask.ALSRecommender(**params).fit(loaded(weighted, BOUNDS))

@@ -37,7 +37,7 @@ from freqfm.datasets import make_clicks, make_interactions  # noqa: E402
 from freqfm.estimators.recommenders.interactions import split_interactions  # noqa: E402
 from freqfm.metrics import ndcg_at_k  # noqa: E402
 
-pytestmark = pytest.mark.slow  # a dozen clusters
+pytestmark = [pytest.mark.slow, pytest.mark.alone]  # a dozen clusters
 
 USERS = [0, 30, 30, 100, 120]  # the bounds of partitions, of which one is empty
 MF = {"n_components": 4, "max_iter": 3, "random_state": 0, "n_jobs": 1}

@@ -199,6 +199,7 @@ def test_what_is_refused(client, log):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_workers_that_are_killed_change_nothing(of_processes, log, tmp_path):  # noqa: F811
     frame, client = dd.read_parquet(log[1]), of_processes
     estimator = fdask.ALSRecommender(n_shards=3, client=client, **ALS)
