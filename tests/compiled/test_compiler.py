@@ -325,6 +325,7 @@ def test_example_is_compiled_without_warning(compile_example):
     assert compile_example() == (-1.5, [])
 
 
+@pytest.mark.slow
 def test_what_fails_leaves_the_work_to_numba(compile_example, monkeypatch):
     monkeypatch.setattr(*next(own_functions()).values, broken)
     check_fallback(compile_example, "TypeError: takes other arguments by now")
@@ -403,6 +404,7 @@ def test_without_a_name_of_numba_its_compiler_is_taken(owner, name):
             assert jit._cheaper() is None
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_without_the_cheaper_compiler(compile_example, monkeypatch):
     monkeypatch.setitem(sys.modules, compiler.__name__, None)
     monkeypatch.delattr(_numba, "compiler")

@@ -18,7 +18,7 @@ from custom_components import (
     HingeOfPairs,
     Momentum,
 )
-from helpers import each
+from helpers import each, slow_params
 from numba import njit
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.numpy_backend import NumpyBackend
@@ -367,7 +367,9 @@ def test_classifiers_refuse_losses_of_real_numbers(loss):
         classifier(loss=loss).fit(X, CLASSES)
 
 
-@pytest.mark.parametrize("make, y, loss", [(hinge, CLASSES, Hinge()), (huber, SCORE, Huber())])
+@pytest.mark.parametrize(
+    "make, y, loss", [(huber, SCORE, Huber()), *slow_params([(hinge, CLASSES, Hinge())])]
+)
 def test_early_stopping_watches_the_loss(in_numpy, make, y, loss):
     watched = make(loss=loss, max_iter=3, early_stopping=True, n_iter_no_change=None)
     watched.fit(X[20:], y[20:], X_val=X[:20], y_val=y[:20], sample_weight_val=np.arange(20))
@@ -392,6 +394,7 @@ def test_a_model_goes_on_with_its_loss_only(in_numpy):
         model.set_params(loss="squared").fit(X, SCORE)
 
 
+@pytest.mark.slow
 def test_parameters_of_a_loss_are_searched(in_numpy):
     assert regressor(loss="huber").set_params(loss__delta=0.25).loss.delta == 0.25
     model = hinge().set_params(loss__margin=0.5)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import slow_params
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.base import clone
@@ -44,16 +45,18 @@ SAME = [
     (FwFMRegressor(**SHORT), {"field_optimizer": Adam(lazy=True)}),
     (MFRecommender(**SHORT), {"optimizer": Adam(beta_1=0.9)}),
     (MFRecommender(**SHORT, init="normal"), {"init": Normal()}),
-    (MFRecommender(**SHORT, loss="softmax", negative_sampler="midx_uniform"),
-     {"negative_sampler": MIDX("uniform", n_codewords=16)}),
-    (FastVAERecommender(**SHORT, negative_sampler="uniform"), {"optimizer": Adam(beta_1=0.9)}),
     (FastVAERecommender(**SHORT, optimizer="cf_sgd"), {"optimizer": CFSGD(exponent=0.5)}),
-    (FastVAERecommender(**SHORT, negative_sampler="midx_uniform"),
-     {"negative_sampler": MIDX("uniform", n_subspaces=2)}),
     (Word2Vec(**SHORT), {"optimizer": CFSGD(exponent=0.5)}),
     (Word2Vec(**SHORT, optimizer="sgd"), {"optimizer": SGD()}),
     (Word2Vec(**SHORT, optimizer="adagrad"), {"optimizer": Adagrad()}),
     (Word2Vec(**SHORT), {"init": Normal()}),
+    *slow_params([
+        (MFRecommender(**SHORT, loss="softmax", negative_sampler="midx_uniform"),
+         {"negative_sampler": MIDX("uniform", n_codewords=16)}),
+        (FastVAERecommender(**SHORT, negative_sampler="uniform"), {"optimizer": Adam(beta_1=0.9)}),
+        (FastVAERecommender(**SHORT, negative_sampler="midx_uniform"),
+         {"negative_sampler": MIDX("uniform", n_subspaces=2)}),
+    ]),
 ]  # fmt: skip
 
 

@@ -144,6 +144,7 @@ def test_a_loss_in_numpy_trains_as_the_compiled_one(options):
     assert_allclose(*folded, atol=1e-5)
 
 
+@pytest.mark.slow
 @each("backbone", ["linear", LightGCN(1, propagate="batch"), "mlp"])
 def test_macr_trains_alike_with_any_threads_and_in_copies_and_goes_on(backbone):
     model = MFRecommender(**SETTINGS, backbone=backbone, loss="macr")

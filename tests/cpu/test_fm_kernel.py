@@ -3,7 +3,7 @@
 import numba
 import numpy as np
 import pytest
-from helpers import assert_same_attributes, each
+from helpers import assert_same_attributes, each, slow_params
 from numpy.testing import assert_allclose, assert_array_equal
 from reference.differences import slopes
 from reference.fm import ReferenceFM, epoch_order, fm_scores, visit_order
@@ -174,7 +174,7 @@ def test_gradient_equals_finite_differences(clicks, cls, alpha_per):
 
 
 # Vectors of one block of columns, and of three and four, that threads share out.
-@pytest.mark.parametrize("n_components", [9, 70, 100])
+@pytest.mark.parametrize("n_components", [100, *slow_params([9, 70])])
 @pytest.mark.parametrize("optimizer", CASES, ids=repr)
 def test_bitwise_reproducible_for_any_number_of_threads(clicks, optimizer, n_components):
     rng = np.random.default_rng(0)

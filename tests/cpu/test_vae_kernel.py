@@ -322,6 +322,7 @@ def test_the_default_rate_falls_over_a_fit_and_a_given_one_does_not(rate, falls)
     assert moved[-1] > 0
 
 
+@pytest.mark.slow
 def test_popularity_sampler_draws_by_popularity():
     # With many draws, corrected by their log-probabilities, the step is that of all items.
     X = make_interactions(100, 50, 2000, random_state=0)

@@ -147,6 +147,7 @@ def columns_of(name, tokens):
     return HASHER.transform([[f"{name}={token}"] for token in tokens]).indices.tolist()
 
 
+@pytest.mark.slow
 @each("kind", KINDS)
 def test_values_are_hashed_alike(kind):
     tokens = [str(token) for token in KINDS[kind][2]]

@@ -143,9 +143,10 @@ USES = {
 }
 
 
-@pytest.mark.parametrize(
-    "use", [*(use for use in USES if use != "features"), *slow_params(["features"])]
-)
+SLOW = ["early stopping", "X_val", "features"]
+
+
+@pytest.mark.parametrize("use", [*(use for use in USES if use not in SLOW), *slow_params(SLOW)])
 def test_pairs_that_repeat_are_added_up(use, tmp_path):
     """What each use makes of float64, as if nothing repeated, is what it makes of all others."""
     expected = np.asarray(USES[use](sparse.csr_array(SUMS.astype(float)), tmp_path))

@@ -5,8 +5,9 @@ import pickle
 import numpy as np
 import pytest
 from fake_recommender import Counting
+from helpers import slow_params
 from numpy.testing import assert_allclose, assert_array_equal
-from purchases import FRAMES, frame
+from purchases import frame
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -137,7 +138,7 @@ def test_partial_fit_takes_new_ids_with_features():
     assert (kinds_of(found) == np.arange(36, 40)[:, None] % 3).mean() > 0.9
 
 
-@pytest.mark.parametrize("library", FRAMES)
+@pytest.mark.parametrize("library", ["pandas", *slow_params(["polars", "pyarrow"])])
 def test_frames_of_any_library(library):
     columns = {name: items()[name].tolist() for name in items()}
     columns["price"][3] = None

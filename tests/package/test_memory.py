@@ -255,8 +255,8 @@ def test_partial_fit_keeps_no_copy_beside_the_model_before(model):
     "early_stopping, weighted, chosen",
     [
         (False, False, False),
-        (True, True, False),
-        *slow_params([(False, True, False), (True, False, False), (True, True, True)]),
+        *slow_params([(False, True, False), (True, False, False)]),
+        *slow_params([(True, True, False), (True, True, True)]),
     ],
 )
 def test_machines_use_the_documented_memory(early_stopping, weighted, chosen, monkeypatch):
@@ -365,11 +365,11 @@ def test_least_squares_use_the_documented_memory(weighted, early_stopping, monke
     [
         (PopularityRecommender(), 4),
         (ALSRecommender(4, max_iter=1, random_state=0), 12),
-        (MFRecommender(4, loss="bpr", max_iter=1, random_state=0), 16),
-        (MFRecommender(4, max_iter=1, n_negatives=4, batch_size=64, random_state=0), 16),
         (ItemKNNRecommender(5), 20),
     ],
     slow=[
+        (MFRecommender(4, loss="bpr", max_iter=1, random_state=0), 16),
+        (MFRecommender(4, max_iter=1, n_negatives=4, batch_size=64, random_state=0), 16),
         (ItemKNNRecommender(5, weighting="bm25"), 20),
         (EASERecommender(n_neighbors=5), 20),
     ],

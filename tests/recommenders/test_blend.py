@@ -169,6 +169,7 @@ def test_weights_are_found_and_members_fitted_again(X):
     np.testing.assert_array_equal(again.recommend(X)[1], model.recommend(X)[1])
 
 
+@pytest.mark.slow
 def test_given_validation_is_left_out_of_the_first_fit_only(X):
     history, later = holdout_interactions(X, 0.2, random_state=0)
     inside = BlendRecommender(members(), random_state=0, n_jobs=1).fit(X, X_val=later)

@@ -126,6 +126,7 @@ def test_more_recommendations_than_items(models, X):
         assert_array_equal(np.sort(found, axis=1), np.sort(plain, axis=1))
 
 
+@pytest.mark.slow
 def test_new_items_by_their_features(X):
     generator = np.random.default_rng(0)
     features = generator.integers(0, 2, (150, 5)) + np.ones((150, 1))

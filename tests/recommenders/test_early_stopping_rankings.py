@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from helpers import slow_params
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -26,8 +27,11 @@ def make(kind, **options):
     return kind(8, **OPTIONS | {"early_stopping": True} | options)
 
 
-KINDS = {kind.__name__: kind for kind in (MFRecommender, ALSRecommender, FastVAERecommender)}
-every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+every_kind = pytest.mark.parametrize(
+    "kind",
+    [MFRecommender, ALSRecommender, *slow_params([FastVAERecommender])],
+    ids=["MFRecommender", "ALSRecommender", "FastVAERecommender"],
+)
 
 
 @pytest.fixture(scope="module")

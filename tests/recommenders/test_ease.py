@@ -122,5 +122,6 @@ def test_items_without_penalty_or_interactions(X):
         assert 7 not in model.recommend(users=np.arange(80))[0]
 
 
+@pytest.mark.slow
 def test_sklearn_compatible():
     check_matrix_recommender(EASERecommender())
