@@ -159,6 +159,7 @@ def test_macr_trains_alike_with_any_threads_and_in_copies_and_goes_on(backbone):
     assert fitted.set_params(warm_start=True).fit(more).n_iter_ == 5
 
 
+@pytest.mark.slow
 def test_c_is_searched_by_the_name_of_the_axis():
     folds = [(np.arange(20), np.arange(20, 30))]
     search = GridSearchCV(MFRecommender(**SETTINGS, loss="macr"), {"loss__c": [0, 9]}, cv=folds)

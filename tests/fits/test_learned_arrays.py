@@ -54,7 +54,7 @@ def documented(cls):
         *(cls(max_iter=2) for cls in (FMClassifier, RaFMClassifier, DeepFMClassifier)),
         *(cls(max_iter=2, fields=np.arange(12) % 3) for cls in (FFMClassifier, FwFMClassifier)),
         *(cls(max_iter=2) for cls in (MFRecommender, ALSRecommender, FastVAERecommender)),
-        MFRecommender(max_iter=2, loss="mawu", backbone="lightgcn"),
+        *slow_params([MFRecommender(max_iter=2, loss="mawu", backbone="lightgcn")]),
         MFRecommender(max_iter=2, early_stopping=True),
         InteractionRecommender(ALSRecommender(max_iter=2)),
         Word2Vec(min_count=1),
