@@ -276,7 +276,7 @@ _OVERSAMPLES = 10
 
 # More interactions are multiplied in threads, in at most so many iterations: others would take
 # longer than epochs, and make no difference after some of these.
-_MANY, _ITERATIONS_OF_MANY = 1 << 21, 3
+_MANY, _ITERATIONS_OF_MANY = 5 << 17, 3
 
 # The columns of longer tables become orthonormal by the eigenvectors of their products, several
 # times as fast as by an exact decomposition; directions of less than this share are dropped.
@@ -308,7 +308,7 @@ class Spectral(Initializer):
     Notes
     -----
     Takes ``2 (n_iter + 1)`` products of the matrix and a table of ``n_components + 10`` columns,
-    and about three such tables of users and of items. Of more than 2,097,152 interactions there are
+    and about three such tables of users and of items. Of more than 655,360 interactions there are
     at most three iterations, and seven products in all. Values of interactions are not used. It is
     for the users and items of :class:`~freqfm.MFRecommender` and the items of
     :class:`~freqfm.FastVAERecommender`; vectors of features, layers and margins start as with
