@@ -9,8 +9,8 @@ from scipy import sparse
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER, Component, replaced
 from freqfm._dense import quantize
-from freqfm._input.rows import slices
-from freqfm._input.validation import count_columns, draw_seed
+from freqfm._input.rows import count_columns, slices
+from freqfm._input.validation import draw_seed
 from freqfm._sklearn import Interval
 
 

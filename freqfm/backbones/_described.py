@@ -8,8 +8,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from freqfm._input.rows import take_rows, with_one_index_type
-from freqfm._input.validation import canonical_csr, checked_csr, count_columns, validate_ids
+from freqfm._input.rows import count_columns, take_rows, with_one_index_type
+from freqfm._input.validation import canonical_csr, checked_csr, validate_ids
 from freqfm._messages import cut, warn_user
 from freqfm.backbones._base import Backbone
 

@@ -13,8 +13,15 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
 from freqfm._input.ids import as_list
-from freqfm._input.rows import column_sums, row_sums, split_signs, stack_rows, take_rows
-from freqfm._input.validation import canonical_csr, count_columns
+from freqfm._input.rows import (
+    column_sums,
+    count_columns,
+    row_sums,
+    split_signs,
+    stack_rows,
+    take_rows,
+)
+from freqfm._input.validation import canonical_csr
 from freqfm._messages import shown
 from freqfm._paths import check_path
 from freqfm.backends.support import check

@@ -9,8 +9,8 @@ from sklearn.utils import check_random_state
 
 from freqfm import backends
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER, Component, replaced, resolve
-from freqfm._input.rows import slices, with_one_index_type, with_values
-from freqfm._input.validation import count_columns, draw_seed
+from freqfm._input.rows import count_columns, slices, with_one_index_type, with_values
+from freqfm._input.validation import draw_seed
 from freqfm._machine import single_threaded_blas
 from freqfm._messages import shown
 from freqfm._sklearn import Interval

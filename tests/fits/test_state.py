@@ -29,7 +29,7 @@ from freqfm import (
     Word2Vec,
     backends,
 )
-from freqfm._input.validation import count_columns
+from freqfm._input.rows import count_columns
 from freqfm.backbones import Context, Features, LightGCN
 from freqfm.callbacks import resume
 from freqfm.datasets import RowStream, make_interactions

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from freqfm import FMClassifier, FMRegressor
-from freqfm._input.validation import is_canonical
+from freqfm._input.rows import is_canonical
 from freqfm.datasets import RowStream
 from freqfm.initializers import Normal
 from freqfm.losses import Huber

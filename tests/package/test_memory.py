@@ -27,8 +27,15 @@ from freqfm import (
 )
 from freqfm._input import rows as _rows
 from freqfm._input import validation
-from freqfm._input.rows import column_sums, row_sums, stack_rows, take_rows, with_values
-from freqfm._input.validation import canonical_csr, count_columns, validate_weights
+from freqfm._input.rows import (
+    column_sums,
+    count_columns,
+    row_sums,
+    stack_rows,
+    take_rows,
+    with_values,
+)
+from freqfm._input.validation import canonical_csr, validate_weights
 from freqfm._machine import aligned_zeros, as_aligned, check_room
 from freqfm.backends.cpu import team
 from freqfm.backends.cpu.fm import prepared
@@ -213,16 +220,16 @@ def test_rows_of_matrices_of_several_widths_are_stacked():
 
 def test_non_canonical_rows_are_found_in_any_part(parts):
     X = canonical_csr(sparse.random(40, 9, density=0.5, random_state=0))
-    assert validation.is_canonical(X)
+    assert _rows.is_canonical(X)
     lengths = np.diff(X.indptr)
     for at in range(X.nnz):
         broken = X.copy()
         broken.data[at] = 0
-        assert not validation.is_canonical(broken)
+        assert not _rows.is_canonical(broken)
     for at in np.setdiff1d(np.arange(1, X.nnz), X.indptr):
         broken = X.copy()
         broken.indices[at] = broken.indices[at - 1]
-        assert not validation.is_canonical(broken)
+        assert not _rows.is_canonical(broken)
     assert lengths.max() > 1
 
 

@@ -14,7 +14,7 @@ from sklearn.base import is_regressor
 
 from freqfm import backends
 from freqfm._input import validation
-from freqfm._input.rows import csr_of, with_fields_of
+from freqfm._input.rows import count_columns, csr_of, with_fields_of
 from freqfm._machine import aligned_copy
 from freqfm._signals import hold_signals
 from freqfm.estimators.fm.targets import RunningBaseScore, check_labels, sum_of_squares
@@ -33,7 +33,7 @@ class WholeModel:
     def __init__(self, model, rows, counted=False):
         self.estimator, self.rows = model, rows
         if not counted:
-            counts = validation.count_columns(rows.X, rows.weight, rows.trained)
+            counts = count_columns(rows.X, rows.weight, rows.trained)
             model.token_counts_ = model.token_counts_ + counts
             # The intercept is refined before training; the old array is kept, to undo that.
             model.intercept_ = model.intercept_.copy()

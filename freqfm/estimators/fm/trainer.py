@@ -7,8 +7,8 @@ import numpy as np
 from scipy import sparse
 
 from freqfm import backends
-from freqfm._input.rows import CarriesFields, take_rows
-from freqfm._input.validation import count_columns, count_threads
+from freqfm._input.rows import CarriesFields, count_columns, take_rows
+from freqfm._input.validation import count_threads
 from freqfm.backends.base import FMObjective, FMProblem, Snapshot
 from freqfm.callbacks._storage import digest
 from freqfm.estimators.fm.targets import base_score, spread_of

@@ -99,9 +99,9 @@ class HeldOutUsers:
         """Return the score of each user, (n,), if items are ranked by ``totals``, (n, width)."""
         k = self._k
         best = np.argpartition(-totals, k - 1, axis=1)[:, :k]
-        of_best = (np.take_along_axis(of, best, axis=1) for of in (self._items[users], totals))
-        ranked, of_ranked = _top(*of_best, k)
-        ranked[of_ranked <= 0] = -1
+        items = np.take_along_axis(self._items[users], best, axis=1)
+        ranked, scores = _top(items, np.take_along_axis(totals, best, axis=1), k)
+        ranked[scores <= 0] = -1
         return self._metric(self._relevant[users], ranked, k, average=False)
 
 

@@ -11,6 +11,7 @@ from freqfm._input.item_tables import refuse_table
 from freqfm._input.rows import (
     column_sums,
     concatenated_ranges,
+    count_columns,
     csr_of,
     entries_where,
     row_sums,
@@ -18,7 +19,7 @@ from freqfm._input.rows import (
     take_rows,
     with_one_index_type,
 )
-from freqfm._input.validation import canonical_csr, count_columns, kernel_csr, validate_rows
+from freqfm._input.validation import canonical_csr, kernel_csr, validate_rows
 from freqfm._messages import warn_user
 from freqfm.backbones._described import Queries
 from freqfm.estimators.recommenders.index import Request, check_recommendations

@@ -14,8 +14,7 @@ import numpy as np
 
 from freqfm import backends
 from freqfm._dense import unit_rows
-from freqfm._input.rows import concatenated_ranges, take_rows
-from freqfm._input.validation import count_columns
+from freqfm._input.rows import concatenated_ranges, count_columns, take_rows
 from freqfm._machine import single_threaded_blas
 from freqfm._messages import shown
 from freqfm.auxiliary import TermBatch, TermEpoch

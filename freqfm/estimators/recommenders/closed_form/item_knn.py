@@ -6,8 +6,14 @@ from numbers import Real
 import numpy as np
 
 from freqfm._components import NON_NEGATIVE, POSITIVE_INTEGER
-from freqfm._input.rows import column_sums, row_sums, with_one_index_type, with_values
-from freqfm._input.validation import check_memory, count_columns
+from freqfm._input.rows import (
+    column_sums,
+    count_columns,
+    row_sums,
+    with_one_index_type,
+    with_values,
+)
+from freqfm._input.validation import check_memory
 from freqfm._sklearn import Interval, StrOptions
 from freqfm.estimators.recommenders.closed_form import base
 from freqfm.estimators.recommenders.interactions import noise_edge
