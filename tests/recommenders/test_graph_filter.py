@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 
 from freqfm import GraphFilterRecommender, initializers
+from freqfm._input import rows
 from freqfm.datasets import make_interactions
 from freqfm.estimators.recommenders.closed_form import base as item_weights
 from freqfm.estimators.recommenders.closed_form import graph_filter
@@ -79,6 +80,43 @@ def test_largest_weights_are_kept(X):
     for row, of in zip(whole, kept, strict=True):
         assert_allclose(of[of != 0], row[of != 0])
         assert row[of == 0].max() <= of[of != 0].min(initial=np.inf)
+
+
+def test_of_many_items_the_most_similar_are_considered(X, monkeypatch):
+    whole = GraphFilterRecommender(8, random_state=0).fit(X)
+    monkeypatch.setattr(graph_filter, "_MANY_TIMES", 2)
+    monkeypatch.setattr(graph_filter, "_BLOCK_ROWS", 4)
+    some = GraphFilterRecommender(8, n_neighbors=3, random_state=0).fit(X)
+    assert np.diff(some.item_weights_.indptr).max() == 3
+    sums = [np.maximum(X.sum(axis=axis), 1e-9) for axis in (0, 1)]
+    A = X.toarray() / np.sqrt(sums[1][:, None] * sums[0])
+    similar = A.T @ A * sums[0] ** some.item_power_
+    np.fill_diagonal(similar, 0)
+    weights = whole.item_weights_.toarray(), some.item_weights_.toarray()
+    n_left_out = 0
+    for row, kept, similarity in zip(*weights, similar, strict=True):
+        candidates = np.argsort(-similarity)[:12]
+        candidates = candidates[similarity[candidates] > 0]
+        expected = candidates[np.argsort(-row[candidates])[:3]]
+        assert set(np.flatnonzero(kept)) == set(expected[row[expected] != 0])
+        assert_allclose(kept[kept != 0], row[kept != 0], rtol=1e-4)
+        n_left_out += len(set(np.argsort(-row)[:3]) - set(expected))
+    assert n_left_out  # else candidates would not matter here
+
+
+def test_items_that_no_chain_of_users_connects_add_nothing(monkeypatch):
+    # Eigenvalues of the parts are equal, so vectors mix them. The two meet at each other's ends.
+    parts = [weighted_interactions(30, 12) for _ in range(3)]
+    X = sparse.lil_array(sparse.block_diag(parts))
+    X[0, 12] = 1
+    X = sparse.csr_array(X)
+    monkeypatch.setattr(rows, "_ENTRIES", 7)
+    monkeypatch.setattr(graph_filter, "_MANY_TIMES", 1)
+    for n_neighbors in (None, 20):
+        weights = GraphFilterRecommender(20, n_neighbors=n_neighbors).fit(X).item_weights_.toarray()
+        assert not weights[:24, 24:].any()
+        assert not weights[24:, :24].any()
+        assert weights[:12, 12:24].any()
 
 
 def test_auto_follows_the_noise(X, monkeypatch):

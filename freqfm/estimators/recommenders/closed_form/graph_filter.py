@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from itertools import pairwise
 from numbers import Real
 from typing import NamedTuple
 
@@ -25,8 +26,11 @@ from freqfm.initializers import orthonormal, rotated
 # With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 500
 
-# Numbers of the rows of the filter that a thread computes at a time.
-_BLOCK_SIZE = 1 << 22
+# With neighbors of many times as many items, weights from an item are computed for some of these.
+_MANY_TIMES, _KEPT = 24, 4
+
+# Numbers of the rows of the filter that a thread computes at a time, or rows of some of them.
+_BLOCK_SIZE, _BLOCK_ROWS = 1 << 22, 64
 
 # Iterations of the singular value decomposition.
 _N_ITER = 2
@@ -46,8 +50,7 @@ _GROWTH, _LEAST_POWER, _MOST_POWER = 6.0, 0.2, 0.5
 class Graph(NamedTuple):
     """The similarities P of items, the products of the columns of a matrix."""
 
-    #: Of a factor, and of factors of the columns; returns a function of a slice of rows of P.
-    products: Callable
+    rows: Callable  #: of a slice, returns these rows of P, sparse
     vectors: np.ndarray  #: (n_items, r), float32, the leading eigenvectors of P
     eigenvalues: np.ndarray  #: (r,), descending
     parts: np.ndarray  #: (n_items,), the connected component of each item
@@ -80,8 +83,9 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
         the items' values: the larger, the more popular are recommended items. "auto" is 0.2 plus
         ``noise_edge_``, at most 0.5.
     n_neighbors : int, "auto" or None, default="auto"
-        Items that an item adds to the scores of: those with the largest weights, or all for None.
-        "auto" is None for at most 4,096 items, else 500.
+        Items that an item adds to the scores of: those with the largest weights, or all for None,
+        which takes time quadratic in the number of items. "auto" is None for at most 4,096 items,
+        else 500.
     n_recommendations : int, default=10
         Number of items that ``predict`` returns, and the k of NDCG in ``score``.
     verbose : int, default=0
@@ -148,16 +152,21 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
     ``noise_edge_ * exp(6 * noise_edge_)``: sparse data, whose spectrum is mostly noise, get an
     almost linear response.
 
+    With neighbors, and more than 24 times as many items, weights from an item i are computed only
+    for the ``4 n_neighbors`` items j with the largest P_ij n_j^item_power.
+
     Weights of less than four units in the last place of float32, relative to the vectors that they
     are products of, are 0, and so are those between items that no chain of users and items
     connects. ``recommend`` returns only items with a positive score, and -1 where there are too
     few. ``transform`` returns the rows of ``X`` themselves, a sparse matrix. ``similar_items`` and
     ``similar_users`` compare cosines of the columns and rows of ``X``.
 
-    Time is O(n_items^2 n_components). Memory: 8 bytes for each item and neighbor, and for each
-    interaction 4 bytes, or 8 if the values of ``X`` are not all one; while ``fit`` runs, twice as
-    much, about 12 bytes for each item and component, as many for each user, up to 65,536 of them
-    with more than 1,048,576 interactions, and 50 MB for each thread.
+    Time is O((n_interactions + n_items n_neighbors) n_components + sum of squared lengths of
+    histories). Memory: 8 bytes for each item and neighbor, and for each interaction 4 bytes, or 8
+    if the values of ``X`` are not all one. While ``fit`` runs, it takes 12 bytes more for each
+    interaction, twice as many for each neighbor, about 12 bytes for each item and component, as
+    many for each user, up to 65,536 of them with more than 1,048,576 interactions, and 50 MB for
+    each thread.
 
     References
     ----------
@@ -211,7 +220,8 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
         with single_threaded_blas():
             find = _eigenvectors if X.nnz <= _MANY else _eigenvectors_of_many
             vectors, values = find(matrix, n, draw_seed(self.random_state))
-        return Graph(partial(_products, matrix), vectors, values, _components_of(X))
+        sources = sparse.csr_array(with_one_index_type(matrix.T.tocsr()))
+        return Graph(lambda part: sources[part] @ matrix, vectors, values, _components_of(X))
 
     def _respond(self, p):
         """Return the response to eigenvalues."""
@@ -233,28 +243,71 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
         kept = self._respond(p)
         slope = kept[-1] / p[-1]
         kept = kept + self.low_pass * (p > self.noise_edge_) - slope * p
-        scaled = graph.vectors * kept.astype(np.float32)
-        targets = np.ascontiguousarray(graph.vectors.T * powers, dtype=np.float32)
-        lengths, reach = np.linalg.norm(scaled, axis=1), np.linalg.norm(targets, axis=0)
-        linear, n_items = graph.products(slope, powers), len(powers)
-        k, step = self._n_kept(n_items), max(1, _BLOCK_SIZE // n_items)
+        whole = Filter(
+            graph,
+            graph.vectors * kept.astype(np.float32),
+            (graph.vectors * powers[:, None]).astype(np.float32),
+            (slope * powers).astype(np.float32),
+        )
+        n_items = len(powers)
+        k = self._n_kept(n_items)
+        find, step = whole.to_all, max(1, _BLOCK_SIZE // n_items)
+        if n_items > _MANY_TIMES * k:
+            find, step = partial(whole.to_similar, n=_KEPT * k), _BLOCK_ROWS
         found, weights = np.empty((n_items, k), np.int32), np.empty((n_items, k), np.float32)
-        several = graph.parts.any()
 
         def best(part):
-            block = scaled[part] @ targets
-            block += linear(part).toarray()
-            rows = np.arange(part.stop - part.start)
-            block[rows, part.start + rows] = 0
-            block[abs(block) <= _ROUNDING * lengths[part, None] * reach] = 0
-            # Vectors of equal eigenvalues mix items that no users connect.
-            if several:
-                block[graph.parts[part, None] != graph.parts] = 0
-            best = np.argpartition(block, n_items - k, axis=1)[:, n_items - k :]
-            weights[part] = np.take_along_axis(block, best, axis=1) / powers[part, None]
-            found[part] = np.where(weights[part] != 0, best, -1)
+            items, values = find(part)
+            if k < n_items:
+                some = np.argpartition(values, -k, axis=1)[:, -k:]
+                items, values = (np.take_along_axis(of, some, axis=1) for of in (items, values))
+            found[part] = np.where(values != 0, items, -1)
+            weights[part] = values / powers[part, None]
 
         base.run_blocks(self, best, n_items, step, "filtering items")
+        return found, weights
+
+
+@dataclass
+class Filter:
+    """What items add to the scores of others: products of vectors, and some of P."""
+
+    graph: Graph
+    sources: np.ndarray  #: (n_items, r), float32
+    targets: np.ndarray  #: (n_items, r), float32
+    linear: np.ndarray  #: (n_items,), float32, factors of the columns of P
+
+    def __post_init__(self):
+        self._errors = _ROUNDING * np.linalg.norm(self.sources, axis=1)
+        self._reach = np.linalg.norm(self.targets, axis=1)
+
+    def to_all(self, part):
+        """Return all items for each item of a slice, and what it adds to their scores."""
+        block = self.sources[part] @ self.targets.T
+        block += self.graph.rows(part).toarray() * self.linear
+        rows, parts = np.arange(part.stop - part.start), self.graph.parts
+        block[rows, part.start + rows] = 0
+        block[abs(block) <= self._errors[part, None] * self._reach] = 0
+        # Vectors of equal eigenvalues mix items that no users connect.
+        if parts.any():
+            block[parts[part, None] != parts] = 0
+        return np.broadcast_to(np.arange(len(self.targets)), block.shape), block
+
+    def to_similar(self, part, n):
+        """Return the same of the ``n`` items for which the part of P is largest."""
+        rows = self.graph.rows(part)
+        found = np.zeros((rows.shape[0], n), np.int32)
+        weights = np.zeros((rows.shape[0], n), np.float32)
+        for row, (begin, end) in enumerate(pairwise(rows.indptr)):
+            item, items = part.start + row, rows.indices[begin:end]
+            linear = rows.data[begin:end] * self.linear[items]
+            if n < len(items):
+                some = np.argpartition(np.where(items == item, 0, linear), -n)[-n:]
+                items, linear = items[some], linear[some]
+            values = self.targets[items] @ self.sources[item] + linear
+            values[abs(values) <= self._errors[item] * self._reach[items]] = 0
+            values[items == item] = 0
+            found[row, : len(items)], weights[row, : len(items)] = items, values
         return found, weights
 
 
@@ -293,23 +346,8 @@ def divided_by_sums(X, sums):
     return with_values(X, lambda x, users, items: x / np.sqrt(of_users[users] * sums[items]))
 
 
-def _products(matrix, factor, of_columns):
-    """Return the products of ``Graph`` by the matrix of users and items."""
-    sources = sparse.csr_array(with_one_index_type(matrix.T.tocsr()))
-    matrix = _scaled(matrix, factor, of_columns)
-    return lambda part: sources[part] @ matrix
-
-
-def _scaled(matrix, factor, of_columns):
-    """Return a matrix times a factor, and times a factor of each column."""
-    return with_values(matrix, lambda x, _, columns: factor * x * of_columns[columns])
-
-
 def graph_of(similarities, n, seed):
     """Return the Graph of a matrix P that is computed, float32, with ``n`` eigenvectors."""
-
-    def products(factor, of_columns):
-        return _scaled(similarities, factor, of_columns).__getitem__
 
     def multiplied(basis):
         return similarities @ basis
@@ -317,7 +355,7 @@ def graph_of(similarities, n, seed):
     with single_threaded_blas():
         vectors, values = _leading(multiplied, similarities.shape[0], n, seed)
     _, parts = connected_components(similarities, directed=False)
-    return Graph(products, vectors, values, parts)
+    return Graph(similarities.__getitem__, vectors, values, parts)
 
 
 def _eigenvectors(matrix, n, seed):
@@ -352,9 +390,12 @@ def _leading(multiplied, n_items, n, seed):
 
 def _components_of(X):
     """Return the connected component of each item, in the graph of users and their items."""
-    n_users, n_nodes = X.shape[0], sum(X.shape)
-    indptr = np.append(X.indptr, np.full(X.shape[1], X.indptr[-1]))
-    ones = np.ones(X.nnz, dtype=np.float32)
-    graph = sparse.csr_array((ones, X.indices + n_users, indptr), (n_nodes, n_nodes))
-    _, parts = connected_components(with_one_index_type(graph), directed=False)
-    return parts[n_users:]
+    n_items = X.shape[1]
+    parts = np.arange(n_items)
+    for _, _, users, items in entries_of(X):
+        # The graph of all entries would take 40 bytes for each: of some, nodes are the components.
+        firsts = X.indices[X.indptr[users]]
+        edges = np.ones(len(items), dtype=np.float32), (parts[firsts], parts[items])
+        graph = sparse.csr_array(edges, (n_items, n_items))
+        parts = connected_components(graph, directed=False)[1][parts]
+    return parts
