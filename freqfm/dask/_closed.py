@@ -297,10 +297,9 @@ class GraphFilterRecommender(ClosedFormOnCluster, graph_filter.GraphFilterRecomm
     A default fit takes about 15 CPU seconds for 590,733 interactions of 6,039 users with 3,628
     items (MovieLens-1M), two workers together.
 
-    The model is that of one machine with more than 1,048,576 interactions up to rounding, which
-    depends on how users are shared out; with fewer, one machine finds eigenvectors by another
-    randomized method. The client needs 8 bytes for each pair of items that some users have both of,
-    and as much as one machine for the eigenvectors and the weights.
+    The model is that of one machine up to rounding, which depends on how users are shared out. The
+    client needs 8 bytes for each pair of items that some users have both of, and as much as one
+    machine for the eigenvectors and the weights.
 
     Examples
     --------

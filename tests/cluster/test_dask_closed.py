@@ -61,8 +61,6 @@ def test_a_table_for_all_shards_is_sent_once(client, likes, monkeypatch):
 @pytest.mark.slow
 def test_other_sums_are_those_of_one_machine_up_to_rounding(client, likes, monkeypatch):
     monkeypatch.setattr("freqfm.dask._closed._ITEMS", 40)
-    # One machine with many interactions finds eigenvectors as a cluster does.
-    monkeypatch.setattr("freqfm.estimators.recommenders.closed_form.graph_filter._MANY", 0)
     weights = [{"weighting": name} for name in ("cosine", "tfidf", "bm25")]
     weights += [{"item_power": "auto"}]
     cases = [("EASERecommender", {}), ("EASERecommender", {"n_neighbors": 10})]
@@ -121,8 +119,7 @@ def test_models_that_do_not_fit_into_memory_are_refused(client, likes, monkeypat
             with pytest.raises(ValueError, match=r"would take .* GB of memory at least") as raised:
                 getattr(of, name)(**params).fit(rows)
             ours[of] = str(raised.value)
-        if not name.startswith("Graph"):  # which finds eigenvectors in another way
-            assert ours[fdask] == ours[freqfm]
+        assert ours[fdask] == ours[freqfm]
 
     refused()
     # Workers hold the interactions, and the client does not.

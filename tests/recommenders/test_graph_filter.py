@@ -49,22 +49,22 @@ def filtered(X, n, response, *, c=0.3, flatness=1.5, low_pass=0.2, power=0.3):
 
 
 @each("response", ["ridge", "plateau", "linear"])
-def test_weights_are_those_of_the_filter(X, response):
+def test_weights_are_those_of_the_filter(X, response, monkeypatch):
+    monkeypatch.setattr(graph_filter, "_ROWS", 13)
     given = {"regularization": 0.3, "low_pass": 0.2, "item_power": 0.3, "random_state": 0}
-    # The decomposition is exact if it has room for all singular vectors.
-    for n in (24, 16):
+    # Vectors are exact at once if there is room for all of them.
+    for n, n_iter in ((24, 3), (16, 60)):
+        monkeypatch.setattr(graph_filter, "_N_ITER", n_iter)
         model = GraphFilterRecommender(n, response=response, **given).fit(X)
         assert_allclose(model.item_weights_.toarray(), filtered(X, n, response), atol=1e-4)
         assert model.eigenvalues_.shape == (n,)
         assert model.eigenvalues_[0] == pytest.approx(1, rel=1e-5)
 
 
-def test_many_interactions_are_filtered_alike(X, monkeypatch):
-    monkeypatch.setattr(graph_filter, "_MANY", 0)
-    monkeypatch.setattr(graph_filter, "_ROWS", 13)
+def test_bases_of_many_items_filter_alike(X, monkeypatch):
     monkeypatch.setattr(initializers, "_EXACT_ROWS", 10)
-    for n, power in ((24, 2), (16, 60)):
-        monkeypatch.setattr(graph_filter, "_N_ITER", power)
+    for n, n_iter in ((24, 3), (16, 60)):
+        monkeypatch.setattr(graph_filter, "_N_ITER", n_iter)
         given = {"regularization": 0.3, "low_pass": 0.2, "item_power": 0.3, "random_state": 0}
         model = GraphFilterRecommender(n, **given).fit(X)
         assert_allclose(model.item_weights_.toarray(), filtered(X, n, "ridge"), atol=2e-3)
@@ -86,7 +86,10 @@ def test_of_many_items_the_most_similar_are_considered(X, monkeypatch):
     whole = GraphFilterRecommender(8, random_state=0).fit(X)
     monkeypatch.setattr(graph_filter, "_MANY_TIMES", 2)
     monkeypatch.setattr(graph_filter, "_BLOCK_ROWS", 4)
-    some = GraphFilterRecommender(8, n_neighbors=3, random_state=0).fit(X)
+    some, again = (
+        GraphFilterRecommender(8, n_neighbors=3, random_state=0, n_jobs=n).fit(X) for n in (1, 2)
+    )
+    assert_array_equal(some.item_weights_.toarray(), again.item_weights_.toarray())
     assert np.diff(some.item_weights_.indptr).max() == 3
     sums = [np.maximum(X.sum(axis=axis), 1e-9) for axis in (0, 1)]
     A = X.toarray() / np.sqrt(sums[1][:, None] * sums[0])
@@ -148,14 +151,12 @@ def test_a_random_graph_has_no_eigenvalue_beyond_the_edge():
 
 def test_what_does_not_fit_into_memory_is_refused(X, monkeypatch):
     monkeypatch.setattr("freqfm._input.validation.physical_memory", lambda: 1000)
-    for many in (graph_filter._MANY, 0):
-        monkeypatch.setattr(graph_filter, "_MANY", many)
-        with pytest.raises(ValueError, match="n_components=25 .* 80 users and 25 items would take"):
-            GraphFilterRecommender().fit(X)
+    with pytest.raises(ValueError, match="n_components=25 .* 80 users and 25 items would take"):
+        GraphFilterRecommender().fit(X)
 
 
 @each("X", [np.eye(1, 5), np.eye(4), np.ones((3, 2))])
-def test_degenerate_interactions(X, monkeypatch):
+def test_degenerate_interactions(X):
     for response in ("ridge", "plateau", "linear"):
         for regularization in (0.0, "auto"):
             model = GraphFilterRecommender(
@@ -163,8 +164,6 @@ def test_degenerate_interactions(X, monkeypatch):
             ).fit(X)
             assert np.isfinite(model.item_weights_.data).all()
             model.recommend(X)
-    monkeypatch.setattr(graph_filter, "_MANY", 0)
-    assert np.isfinite(GraphFilterRecommender().fit(X).item_weights_.data).all()
 
 
 @pytest.mark.slow

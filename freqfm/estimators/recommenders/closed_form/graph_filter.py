@@ -11,7 +11,6 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from sklearn.utils import check_random_state
-from sklearn.utils.extmath import randomized_svd
 
 from freqfm._components import NON_NEGATIVE, POSITIVE, POSITIVE_INTEGER
 from freqfm._input.rows import column_sums, entries_of, slices, with_one_index_type, with_values
@@ -32,11 +31,8 @@ _MANY_TIMES, _KEPT = 24, 4
 # Numbers of the rows of the filter that a thread computes at a time, or rows of some of them.
 _BLOCK_SIZE, _BLOCK_ROWS = 1 << 22, 64
 
-# Iterations of the singular value decomposition.
-_N_ITER = 2
-
-# With more interactions, rows of users that are multiplied at a time.
-_MANY, _ROWS = 1 << 20, 1 << 16
+# Iterations that find eigenvectors, and rows of users that are multiplied at a time.
+_N_ITER, _ROWS = 3, 1 << 16
 
 # Smaller eigenvalues are rounding errors, and so are weights of less than so many units in the last
 # place of the vectors that they are products of.
@@ -93,7 +89,7 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
     n_jobs : int, default=None
         Threads, at most one per core; None uses all cores. The result does not depend on it.
     random_state : int, RandomState instance or None, default=None
-        Seed of the singular value decomposition. Results differ by little.
+        Seed of the subspace. Results differ by little.
 
     Attributes
     ----------
@@ -141,8 +137,7 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
     - "linear": p, that of GF-CF [1]_, also the limit of "ridge" for large regularization.
 
     ``low_pass`` is added where p exceeds ``noise_edge_``: the ideal low-pass filter of both papers.
-    The eigenvectors are found by a randomized singular value decomposition of A, or of more than
-    1,048,576 interactions by as many iterations on P. Beyond
+    The eigenvectors are found by three iterations of a random subspace [4]_ with P. Beyond
     ``n_components`` of them the response is linear, with the quotient h / p of the last. ChebyCF
     approximates h by a Chebyshev polynomial of P for each history instead; on Gowalla this takes
     ten times as long and ranks no better: :doc:`results </results_recommenders>`.
@@ -165,8 +160,7 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
     histories). Memory: 8 bytes for each item and neighbor, and for each interaction 4 bytes, or 8
     if the values of ``X`` are not all one. While ``fit`` runs, it takes 12 bytes more for each
     interaction, twice as many for each neighbor, about 12 bytes for each item and component, as
-    many for each user, up to 65,536 of them with more than 1,048,576 interactions, and 50 MB for
-    each thread.
+    many for each user, up to 65,536 of them, and 50 MB for each thread.
 
     References
     ----------
@@ -176,6 +170,8 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
        for Recommendation". SIGIR 2025.
     .. [3] V. A. Marchenko, L. A. Pastur. "Distribution of eigenvalues for some sets of random
        matrices". Mathematics of the USSR-Sbornik 1(4), 1967.
+    .. [4] N. Halko, P. G. Martinsson, J. A. Tropp. "Finding structure with randomness". SIAM Review
+       53(2), 2011, algorithm 4.4.
 
     Examples
     --------
@@ -215,11 +211,16 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
 
     def _decomposed(self, X, sums):
         """Return the graph of items and its leading eigenvectors."""
-        n = count_components(self, X.shape, X.shape[0] if X.nnz <= _MANY else _ROWS)
-        matrix = divided_by_sums(X, sums)
-        with single_threaded_blas():
-            find = _eigenvectors if X.nnz <= _MANY else _eigenvectors_of_many
-            vectors, values = find(matrix, n, draw_seed(self.random_state))
+        n, matrix = count_components(self, X.shape), divided_by_sums(X, sums)
+
+        def multiplied(basis):
+            # A table of all users would cost most.
+            moved = np.zeros_like(basis)
+            for part in slices(matrix.shape[0], _ROWS):
+                moved += matrix[part].T @ (matrix[part] @ basis)
+            return moved
+
+        vectors, values = _leading(multiplied, X.shape[1], n, draw_seed(self.random_state))
         sources = sparse.csr_array(with_one_index_type(matrix.T.tocsr()))
         return Graph(lambda part: sources[part] @ matrix, vectors, values, _components_of(X))
 
@@ -325,11 +326,11 @@ def filtered(model, X, sums, graph):
     return base.listed_rows(found, weights, X.shape[1])
 
 
-def count_components(model, shape, n_rows=0):
-    """Return how many eigenvectors are found, with a table of so many users at a time."""
+def count_components(model, shape):
+    """Return how many eigenvectors are found, if they fit into memory."""
     n, n_items = min(int(model.n_components), *shape), shape[1]
     check_memory(
-        n * (min(n_rows, shape[0]) + n_items) + n_items * model._n_kept(n_items),
+        n * (min(_ROWS, shape[0]) + n_items) + n_items * model._n_kept(n_items),
         f"n_components={n} and n_neighbors={model.n_neighbors} for {shape[0]:,} users and "
         f"{n_items:,} items",
         "Set fewer.",
@@ -349,43 +350,20 @@ def divided_by_sums(X, sums):
 def graph_of(similarities, n, seed):
     """Return the Graph of a matrix P that is computed, float32, with ``n`` eigenvectors."""
 
-    def multiplied(basis):
-        return similarities @ basis
-
-    with single_threaded_blas():
-        vectors, values = _leading(multiplied, similarities.shape[0], n, seed)
+    vectors, values = _leading(similarities.__matmul__, similarities.shape[0], n, seed)
     _, parts = connected_components(similarities, directed=False)
     return Graph(similarities.__getitem__, vectors, values, parts)
-
-
-def _eigenvectors(matrix, n, seed):
-    """Return the ``n`` leading right singular vectors, as columns, and the squared values."""
-    _, values, vectors = randomized_svd(
-        matrix, n, n_iter=_N_ITER, power_iteration_normalizer="QR", random_state=seed
-    )
-    return np.ascontiguousarray(vectors.T, dtype=np.float32), values.astype(np.float64) ** 2
-
-
-def _eigenvectors_of_many(matrix, n, seed):
-    """Return the same of a large matrix: tables of all users, and exact bases, would cost most."""
-
-    def multiplied(basis):
-        moved = np.zeros_like(basis)
-        for part in slices(matrix.shape[0], _ROWS):
-            moved += matrix[part].T @ (matrix[part] @ basis)
-        return moved
-
-    return _leading(multiplied, matrix.shape[1], n, seed)
 
 
 def _leading(multiplied, n_items, n, seed):
     """Return the leading eigenvectors and eigenvalues of the matrix that multiplies tables."""
     basis = check_random_state(seed).normal(size=(n_items, n)).astype(np.float32)
-    for _ in range(_N_ITER):
-        basis = multiplied(orthonormal(basis))
-    basis = orthonormal(basis)
-    values, rotation = np.linalg.eigh((basis.T @ multiplied(basis)).astype(np.float64))
-    return rotated(basis, rotation[:, ::-1]), np.maximum(values[::-1], 0)
+    with single_threaded_blas():
+        for _ in range(_N_ITER):
+            basis = multiplied(orthonormal(basis))
+        basis = orthonormal(basis)
+        values, rotation = np.linalg.eigh((basis.T @ multiplied(basis)).astype(np.float64))
+        return rotated(basis, rotation[:, ::-1]), np.maximum(values[::-1], 0)
 
 
 def _components_of(X):
