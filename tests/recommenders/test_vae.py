@@ -238,6 +238,21 @@ def test_defaults_follow_the_numbers_of_users_and_items(log, monkeypatch):
     assert resolved(negative_sampler="full") == (8, True)
 
 
+def test_batches_grow_where_a_default_fit_would_have_many_steps(log, monkeypatch):
+    def size(**params):
+        model = FastVAERecommender(**params)
+        model._n_known_users = 0
+        return model._resolve_components(log, log).batch_size
+
+    n_users = np.count_nonzero(np.diff(log.indptr))
+    assert size() == 16
+    monkeypatch.setattr(components, "_MOST_STEPS", n_users)
+    # 24 epochs; those that are asked for add steps.
+    assert size() == size(max_iter=100) == 24 and size(batch_size=7) == 7
+    monkeypatch.setattr(components, "_LARGEST_BATCH", 20)
+    assert size() == 20
+
+
 def test_partial_fit_grows_users_and_items(log):
     model = make(max_iter=3).fit(log)
     bigger = make_interactions(320, 140, 7000, random_state=1)

@@ -62,6 +62,10 @@ _FULL_UP_TO, _FULL_PAIRS = 50_000, 2_000_000_000
 _N_DRAWS, _N_CODEWORDS = 500, 64
 _N_BATCHES, _FEWEST_USERS, _MOST_USERS = 32, 16, 256
 
+# Steps of a default fit: with more of them, batches are larger, up to this size. Rows that a batch
+# draws are then moved less often, and ranks are the same, see the guide.
+_MOST_STEPS, _LARGEST_BATCH = 4000, 1024
+
 # Default epochs of an autoencoder. For more users they fall in proportion to the root, down to a
 # share; likewise those of a loss, from its ``shorter_from`` interactions on, and the rate of its
 # optimizer as much. Chosen on validation data of made logs.
@@ -512,9 +516,11 @@ def vae_components(model, n_users, n_items, goes_on):
     TypeError
         If a value is neither a name nor a component.
     """
-    batch_size = model.batch_size
+    usual = round(_share_of_epochs(n_users, _MANY_USERS, _LEAST_OF_LAYERS) * _EPOCHS_OF_LAYERS)
+    batch_size, n_epochs = model.batch_size, int(model.max_iter or usual)
     if batch_size is None:
         batch_size = np.clip(n_users // _N_BATCHES, _FEWEST_USERS, _MOST_USERS)
+        batch_size = max(batch_size, min(n_users * usual // _MOST_STEPS, _LARGEST_BATCH))
     sampler = _item_sampler(model, n_users, n_items)
     full = sampler.negatives_code == codes.NEGATIVES_FULL
     if full and model.n_negatives is not None:
@@ -523,8 +529,6 @@ def vae_components(model, n_users, n_items, goes_on):
             f"negative_sampler={model.negative_sampler!r}, which takes all {n_items} items; leave "
             f"it at None, or name a sampler that draws, such as 'midx_uniform'."
         )
-    share = _share_of_epochs(n_users, _MANY_USERS, _LEAST_OF_LAYERS)
-    n_epochs = int(model.max_iter or round(share * _EPOCHS_OF_LAYERS))
     n_steps = n_epochs * -(-n_users // int(batch_size))
     adam_rate = _LAYER_DISTANCE, _LAYER_RATES, n_steps, None if goes_on else n_steps
     given, decay = (model.optimizer, model.learning_rate), WeightDecay.of(model.weight_decay)

@@ -338,7 +338,8 @@ class FastVAERecommender(GradientRecommender):
         more, down to 8 from 450,000 on: :doc:`guide </scale>`. ``init="normal"`` needs 50 for the
         same NDCG.
     batch_size : int, default=None
-        Users in a batch. None is 1/32 of the users, between 16 and 256.
+        Users in a batch. None is 1/32 of the users, between 16 and 256; of more than 42,000 users
+        as many as make 4,000 steps in the default epochs, at most 1,024.
     weight_decay : float or WeightDecay, default=0.0
         L2 penalty on all weights: ``weight_decay`` times the row is added to the gradient of a row,
         in every batch, or as :class:`freqfm.optimizers.WeightDecay` says. The loss is a mean over
