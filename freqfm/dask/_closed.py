@@ -13,7 +13,7 @@ from freqfm._input.validation import canonical_csr, count_threads, draw_seed
 from freqfm.dask._users import RecommenderOnCluster
 from freqfm.estimators.progress import announce
 from freqfm.estimators.recommenders.closed_form import ease, graph_filter, item_knn
-from freqfm.estimators.recommenders.closed_form.base import listed_rows
+from freqfm.estimators.recommenders.closed_form.base import listed_rows, n_similar
 from freqfm.estimators.recommenders.index import sparse_top_k
 
 # Items whose products with all others are added up at a time.
@@ -186,7 +186,7 @@ class EASERecommender(ClosedFormOnCluster, ease.EASERecommender):
         if k is None:
             return ease.regressed(self, self._all_products(X, pairs), squares, lengths)
         scales = ease.scales_of(squares)
-        found, scaled = self._best(X, pairs, scales, ease.n_similar(k, len(scales)))
+        found, scaled = self._best(X, pairs, scales, n_similar(k, len(scales)))
         similar = ease.similar_products(found, scaled, scales, k)
         return ease.regressed(self, similar, squares, lengths)
 

@@ -176,6 +176,15 @@ def count_neighbors(n_neighbors, n_items, usual):
     return None if n_neighbors is None else min(int(n_neighbors), n_items)
 
 
+# Of so many times as many items as an item has neighbors the products with it are kept.
+_KEPT = 4
+
+
+def n_similar(k, n_items):
+    """Return how many items may become one of the ``k`` neighbors of an item."""
+    return min(_KEPT * k, n_items)
+
+
 def most_similar(model, rows, columns, k):
     """Return the ``k`` items with the largest products of rows with each row, and the products.
 

@@ -19,9 +19,6 @@ from freqfm.estimators.recommenders.index import rows_of
 # With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 100
 
-# Products with so many times as many items as an item has neighbors are kept.
-_KEPT = 4
-
 # Popular items are neighbors of many: products are divided by this power of their sums of squares.
 _POPULARITY_POWER = 0.3
 
@@ -174,7 +171,7 @@ def neighbors_of(model, n_items):
     advice = "Set n_neighbors, to 100 for instance."
     if k is not None:
         advice = "Set fewer, or leave out items with few interactions."
-    n_products = n_items if k is None else n_similar(k, n_items)
+    n_products = n_items if k is None else base.n_similar(k, n_items)
     check_memory(4 * n_items * n_products, f"n_neighbors={k} for {n_items:,} items", advice)
     return k
 
@@ -248,16 +245,11 @@ def _products_of_similar(model, X, weighted, squares, k):
 
     These have shape (n_items, k), with the item -1 where there are fewer.
     """
-    scales, n_products = scales_of(squares), n_similar(k, len(squares))
+    scales, n_products = scales_of(squares), base.n_similar(k, len(squares))
     scaled = with_values(X, lambda values, _, items: values * scales[items])
     found, products = base.most_similar(model, weighted.T.tocsr(), scaled.T, n_products)
     announce(model.verbose, "collecting the products of similar items")
     return similar_products(found, products, scales, k)
-
-
-def n_similar(k, n_items):
-    """Return of how many items the products with an item are kept."""
-    return min(_KEPT * k, n_items)
 
 
 def scales_of(squares):

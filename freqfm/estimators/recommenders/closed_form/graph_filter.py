@@ -25,8 +25,8 @@ from freqfm.initializers import orthonormal, rotated
 # With n_neighbors="auto", of many items.
 _N_NEIGHBORS = 500
 
-# With neighbors of many times as many items, weights from an item are computed for some of these.
-_MANY_TIMES, _KEPT = 24, 4
+# With so many times as many items as neighbors, weights are computed between similar items alone.
+_MANY_TIMES = 24
 
 # Numbers of the rows of the filter that a thread computes at a time, or rows of some of them.
 _BLOCK_SIZE, _BLOCK_ROWS = 1 << 22, 64
@@ -254,7 +254,7 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
         k = self._n_kept(n_items)
         find, step = whole.to_all, max(1, _BLOCK_SIZE // n_items)
         if n_items > _MANY_TIMES * k:
-            find, step = partial(whole.to_similar, n=_KEPT * k), _BLOCK_ROWS
+            find, step = partial(whole.to_similar, n=base.n_similar(k, n_items)), _BLOCK_ROWS
         found, weights = np.empty((n_items, k), np.int32), np.empty((n_items, k), np.float32)
 
         def best(part):
