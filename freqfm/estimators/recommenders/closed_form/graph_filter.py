@@ -49,7 +49,7 @@ class Graph(NamedTuple):
     rows: Callable  #: of a slice, returns these rows of P, sparse
     vectors: np.ndarray  #: (n_items, r), float32, the leading eigenvectors of P
     eigenvalues: np.ndarray  #: (r,), descending
-    parts: np.ndarray  #: (n_items,), the connected component of each item
+    parts: Callable  #: returns the connected component of each item, (n_items,)
 
 
 @dataclass(eq=False, repr=False)
@@ -222,7 +222,8 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
 
         vectors, values = _leading(multiplied, X.shape[1], n, draw_seed(self.random_state))
         sources = sparse.csr_array(with_one_index_type(matrix.T.tocsr()))
-        return Graph(lambda part: sources[part] @ matrix, vectors, values, _components_of(X))
+        parts = partial(_components_of, X)
+        return Graph(lambda part: sources[part] @ matrix, vectors, values, parts)
 
     def _respond(self, p):
         """Return the response to eigenvalues."""
@@ -252,9 +253,11 @@ class GraphFilterRecommender(base.ItemWeightsRecommender):
         )
         n_items = len(powers)
         k = self._n_kept(n_items)
-        find, step = whole.to_all, max(1, _BLOCK_SIZE // n_items)
         if n_items > _MANY_TIMES * k:
             find, step = partial(whole.to_similar, n=base.n_similar(k, n_items)), _BLOCK_ROWS
+        else:
+            step = max(1, _BLOCK_SIZE // n_items)
+            find = partial(whole.to_all, parts=graph.parts())
         found, weights = np.empty((n_items, k), np.int32), np.empty((n_items, k), np.float32)
 
         def best(part):
@@ -282,11 +285,14 @@ class Filter:
         self._errors = _ROUNDING * np.linalg.norm(self.sources, axis=1)
         self._reach = np.linalg.norm(self.targets, axis=1)
 
-    def to_all(self, part):
-        """Return all items for each item of a slice, and what it adds to their scores."""
+    def to_all(self, part, parts):
+        """Return all items for each item of a slice, and what it adds to their scores.
+
+        Nothing between items of different ``parts``.
+        """
         block = self.sources[part] @ self.targets.T
         block += self.graph.rows(part).toarray() * self.linear
-        rows, parts = np.arange(part.stop - part.start), self.graph.parts
+        rows = np.arange(part.stop - part.start)
         block[rows, part.start + rows] = 0
         block[abs(block) <= self._errors[part, None] * self._reach] = 0
         # Vectors of equal eigenvalues mix items that no users connect.
@@ -300,14 +306,15 @@ class Filter:
         found = np.zeros((rows.shape[0], n), np.int32)
         weights = np.zeros((rows.shape[0], n), np.float32)
         for row, (begin, end) in enumerate(pairwise(rows.indptr)):
-            item, items = part.start + row, rows.indices[begin:end]
-            linear = rows.data[begin:end] * self.linear[items]
+            item, items, values = part.start + row, rows.indices[begin:end], rows.data[begin:end]
+            others = items != item
+            items, values = items[others], values[others]
+            values *= self.linear[items]
             if n < len(items):
-                some = np.argpartition(np.where(items == item, 0, linear), -n)[-n:]
-                items, linear = items[some], linear[some]
-            values = self.targets[items] @ self.sources[item] + linear
+                some = np.argpartition(values, -n)[-n:]
+                items, values = items[some], values[some]
+            values += self.targets[items] @ self.sources[item]
             values[abs(values) <= self._errors[item] * self._reach[items]] = 0
-            values[items == item] = 0
             found[row, : len(items)], weights[row, : len(items)] = items, values
         return found, weights
 
@@ -349,9 +356,11 @@ def divided_by_sums(X, sums):
 
 def graph_of(similarities, n, seed):
     """Return the Graph of a matrix P that is computed, float32, with ``n`` eigenvectors."""
-
     vectors, values = _leading(similarities.__matmul__, similarities.shape[0], n, seed)
-    _, parts = connected_components(similarities, directed=False)
+
+    def parts():
+        return connected_components(similarities, directed=False)[1]
+
     return Graph(similarities.__getitem__, vectors, values, parts)
 
 
